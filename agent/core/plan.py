@@ -1,0 +1,237 @@
+"""The plan: a playbook resolved in full, as the journal keeps it. Every default is written out, nothing is looked up.
+
+``agent.core.resolve`` makes it from a playbook; the campaign reads it and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
+
+from .guards import AnyGuard
+from .values import Value, digest
+
+Scalar = StrictBool | StrictInt | StrictFloat | StrictStr
+"""What a flag can be set to. ``true`` writes a bare flag, ``false`` leaves it out."""
+
+
+class Expr(Value):
+    """A CEL expression over ``flags``, ``env`` and ``profile``, evaluated when a trial is made."""
+
+    expr: str
+
+
+FlagValue = Scalar | Expr | tuple[Scalar, ...] | None
+"""A flag's value in a plan; None says that the flag is not given."""
+
+
+class Host(Value):
+    """A machine: its name in the playbook and how it is reached (an ssh alias, user@host:port, or ``local``)."""
+
+    name: str
+    address: str
+
+
+class Replaces(Value):
+    """Whose server may be replaced: all conditions must hold, exactly ``expect`` root processes must match.
+
+    ``argv`` are words that must each stand in the command line, ``port`` the port that a process of the tree
+    listens on, ``user`` the owner.
+    """
+
+    argv: tuple[str, ...] = ()
+    port: int | None = None
+    user: str | None = None
+    exe: str | None = None
+    expect: int = Field(default=1, ge=1, le=64)
+
+
+class Server(Value):
+    """The server under test, before any trial's changes. ``flags`` are without their leading dashes."""
+
+    kind: Literal["sglang", "vllm", "llamacpp", "command"]
+    host: str
+    port: int
+    gpus: int
+    """How many GPUs it uses; 0 = none, and no GPU guard applies."""
+    command: tuple[str, ...]
+    flags: dict[str, FlagValue] = {}
+    env: dict[str, str] = {}
+    secrets: dict[str, str] = {}
+    """Environment variable to the name of a secret."""
+    cwd: str | None = None
+    replaces: Replaces | None = None
+    health: str = "/health"
+
+
+class SecretSource(Value):
+    """Where a secret comes from on the controller: exactly one of the three."""
+
+    env: str | None = None
+    file: str | None = None
+    command: tuple[str, ...] | None = None
+
+
+class Workload(Value):
+    """What a benchmark asks of the server. Tokens are counted by the server's own tokenizer."""
+
+    name: str = "default"
+    prompts: tuple[str, ...] = Field(min_length=1)
+    output_tokens: int = Field(default=96, ge=1)
+    requests: int = Field(default=2, ge=1)
+    concurrency: int = Field(default=1, ge=1)
+    warmup: int = Field(default=1, ge=0)
+
+
+class Repeats(Value):
+    """How often a benchmark is repeated in one launch: at least ``min``, until the coefficient of variation is
+    at most ``until_cv`` (a fraction), at most ``max``.
+    """
+
+    min: int = Field(default=3, ge=1)
+    max: int = Field(default=3, ge=1)
+    until_cv: float | None = None
+
+
+class Benchmark(Value):
+    """The load: a script, uploaded under its digest, that prints one JSON document (see ``agent.core.probes.benchmark``)."""
+
+    script: str
+    """Name of the file; ``builtin`` is the script that comes with the agent."""
+    sha256: str
+    args: tuple[str, ...] = ()
+    workload: Workload
+    repeats: Repeats = Repeats()
+    timeout_s: float = 600.0
+
+
+class Profile(Value):
+    """How the server is profiled: ``sample`` (perf record on its process, under load), ``engine`` (its own profiler
+    or timings), or ``off``. ``on`` says which trials: all, or only those whose profile a stage's ``when`` may read.
+    """
+
+    method: Literal["sample", "engine", "off"] = "sample"
+    on: Literal["all", "base"] = "all"
+    seconds: float = 3.0
+    sha256: str = ""
+
+
+class Axis(Value):
+    """One dimension of a sweep: a flag or an environment variable, and its values in order. None = not given."""
+
+    target: Literal["flags", "env"]
+    key: str
+    values: tuple[Scalar | None, ...] = Field(min_length=1)
+
+
+class Stage(Value):
+    """One stage of the search. It runs when ``when`` (CEL over ``profile`` and ``best``) is true, or always."""
+
+    name: str
+    when: str | None = None
+    axes: tuple[Axis, ...] = Field(min_length=1)
+    strategy: Literal["grid", "list", "random", "unimodal", "halving"] = "grid"
+    points: tuple[dict[str, Scalar | None], ...] = ()
+    """With strategy ``list``: the points themselves, by ``flags.NAME`` or ``env.NAME``."""
+    sample: int | None = None
+    """With strategy ``random``: how many points."""
+
+
+class Search(Value):
+    """What is tried: candidates start from the server's own flags changed by ``flags`` and ``env``."""
+
+    flags: dict[str, FlagValue] = {}
+    env: dict[str, str | None] = {}
+    stages: tuple[Stage, ...] = ()
+    confirm_launches: int = 2
+    """Fresh launches each of baseline and winner, alternating; the interval comes from these alone."""
+
+
+class Goal(Value):
+    """What counts as better. ``improve`` is a fraction over the baseline."""
+
+    metric: str = "output_tok_s"
+    improve: float = 0.0
+    direction: Literal["up", "down"] = "up"
+    strict: bool = False
+
+
+class Budget(Value):
+    """Where the campaign stops by itself. Seconds of campaign time; None = no limit."""
+
+    launches: int | None = None
+    time_s: float | None = None
+
+
+class State(Value):
+    """One state: what it does, what must hold to leave it by ``pass``, and where each outcome leads."""
+
+    name: str
+    do: tuple[str, ...] = ()
+    guards: tuple[AnyGuard, ...] = ()
+    on: dict[str, str] = {}
+    timeout_s: float
+    attempts: int = Field(default=1, ge=1, le=100)
+    script: str | None = None
+    """With ``do: [script]``: the file that runs as a host job."""
+    sha256: str = ""
+    args: tuple[str, ...] = ()
+
+
+class Trial(Value):
+    """One configuration on trial: the server's flags and environment in full, and why it is there."""
+
+    id: str
+    role: Literal["baseline", "base", "candidate", "confirm", "final", "hypothesis"]
+    stage: str = ""
+    point: dict[str, Scalar | None] = {}
+    """The coordinates that the search chose, by ``flags.NAME`` or ``env.NAME``."""
+    flags: dict[str, Scalar | tuple[Scalar, ...] | None] = {}
+    env: dict[str, str] = {}
+    of: str = ""
+    """For confirm and final: the trial whose configuration this is."""
+
+    def launch_digest(self) -> str:
+        """Name the part that needs a launch of its own: equal digests may share one."""
+        given = {key: value for key, value in self.flags.items() if value is not None and value is not False}
+        return digest({"flags": given, "env": self.env})[:16]
+
+    def label(self) -> str:
+        """Say the trial in a few words."""
+        if not self.point:
+            return self.role if not self.of else f"{self.of} ({self.role})"
+        words = []
+        for key, value in self.point.items():
+            name = key.split(".", 1)[1]
+            words.append(f"{name} unset" if value is None else f"{name}={value}")
+        return ", ".join(words)
+
+
+class Plan(Value):
+    """A whole campaign, resolved."""
+
+    name: str
+    aim: Literal["optimize", "debug"] = "optimize"
+    hosts: dict[str, Host]
+    server: Server
+    goal: Goal = Goal()
+    search: Search = Search()
+    budget: Budget = Budget()
+    benchmark: Benchmark | None = None
+    profile: Profile = Profile()
+    states: tuple[State, ...]
+    """The table, in the order of the ladder; the first is where the campaign begins."""
+    assumptions: dict[str, AnyGuard] = {}
+    secrets: dict[str, SecretSource] = {}
+    finally_: Literal["winner", "restore", "stop"] = Field(default="stop", alias="finally")
+    seed: int = 0
+    files: dict[str, str] = {}
+    """Digests of every file the playbook brings, by its name."""
+
+    def state(self, name: str) -> State:
+        """Return the state of that name; KeyError if the table has none."""
+        for state in self.states:
+            if state.name == name:
+                return state
+        raise KeyError(name)

@@ -1,0 +1,1 @@
+"""How actions reach machines: transports, the host script and host jobs."""

@@ -1,0 +1,1 @@
+"""The journal: an append-only, chained record of one run in SQLite."""

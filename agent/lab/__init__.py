@@ -1,0 +1,1 @@
+"""A simulated GPU box behind a real SSH server: rehearsal, demo, tests."""
