@@ -1,0 +1,135 @@
+"""The points of a stage and the order in which they are measured. Numbers in, an index out; no trial, no history.
+
+Random order is seeded: it comes from SHA-256 of the seed and the stage's name, so that every replay agrees.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+from .plan import Axis, Scalar, Stage
+
+Point = dict[str, Scalar | None]
+"""Coordinates by ``flags.NAME`` or ``env.NAME``; None = not given."""
+
+INVALID = -math.inf
+"""The merit of a point that was tried and must not be chosen."""
+
+GOLDEN = (3 - math.sqrt(5)) / 2
+
+
+def points(stage: Stage, seed: int) -> list[Point]:
+    """Return the points of a stage in the order of its strategy; an ordered knob's in the order of the knob."""
+    if stage.strategy == "halving":
+        raise ValueError(f"stage {stage.name}: the strategy halving is not built; use grid, random or unimodal")
+    if stage.strategy == "list" and stage.points:
+        return [dict(point) for point in stage.points]
+    if stage.strategy == "random":
+        return _sample(stage, seed)
+    names = [_name(axis) for axis in stage.axes]
+    return [dict(zip(names, row, strict=True)) for row in itertools.product(*(axis.values for axis in stage.axes))]
+
+
+def _name(axis: Axis) -> str:
+    return f"{axis.target}.{axis.key}"
+
+
+def _sample(stage: Stage, seed: int) -> list[Point]:
+    """Draw without replacement from the product, without listing it: it may be far larger than the sample."""
+    total = math.prod(len(axis.values) for axis in stage.axes)
+    wanted = min(total, stage.sample if stage.sample is not None else total)
+    drawn: dict[int, None] = {}
+    for draw in itertools.count():
+        if len(drawn) == wanted:
+            break
+        word = hashlib.sha256(f"{seed}/{stage.name}/{draw}".encode()).digest()
+        number = int.from_bytes(word, "big") % (total - len(drawn))
+        # The n-th of those not drawn yet, so that drawing all of them ends after as many draws.
+        for taken in sorted(drawn):
+            number += number >= taken
+        drawn[number] = None
+    return [_at(stage.axes, number) for number in drawn]
+
+
+def _at(axes: Sequence[Axis], number: int) -> Point:
+    """Return the point with that number in the product, the last axis moving fastest."""
+    point: Point = {}
+    for axis in reversed(axes):
+        number, index = divmod(number, len(axis.values))
+        point[_name(axis)] = axis.values[index]
+    return dict(reversed(point.items()))
+
+
+def next_in_order(merits: Sequence[float | None]) -> int | None:
+    """Return the first point that was not measured."""
+    return next((index for index, merit in enumerate(merits) if merit is None), None)
+
+
+def next_unimodal(merits: Sequence[float | None], start: int | None) -> int | None:
+    """Return the next point of an ordered knob with one peak; None when both neighbours of the best are known.
+
+    A golden-section search that keeps no state: the best point so far lies between the nearest measured points on
+    its two sides, and the wider gap is cut. Every probe shrinks the bracket whatever the noise says, so it always
+    ends, and it ends only with both neighbours of the winner measured. A point that failed bounds the bracket like
+    a bad one; but one failure may be chance, so a winner beside a failed point also looks at the point behind it.
+    Two failures in a row are a wall.
+    """
+    measured = [index for index, merit in enumerate(merits) if merit is not None]
+    valid = {index: merit for index, merit in enumerate(merits) if merit is not None and merit > INVALID}
+    if not valid:
+        return _nothing_valid(merits, start)
+    best = max(valid, key=lambda index: valid[index])
+    below = max((index for index in measured if index < best), default=-1)
+    above = min((index for index in measured if index > best), default=len(merits))
+    left, right = best - below - 1, above - best - 1
+    if left or right:
+        return best - _stride(left) if left > right else best + _stride(right)
+    for step in (-1, 1):
+        beside, behind = best + step, best + 2 * step
+        if 0 <= behind < len(merits) and merits[beside] == INVALID and merits[behind] is None:
+            return behind
+    return None
+
+
+def _nothing_valid(merits: Sequence[float | None], start: int | None) -> int | None:
+    """Begin at the known point or in the middle; after failures go on in the middle of the widest gap."""
+    if start is not None and merits[start] is None:
+        return start
+    runs = [
+        [index for index, _ in run]
+        for free, run in itertools.groupby(enumerate(merits), key=lambda pair: pair[1] is None)
+        if free
+    ]
+    widest = max(runs, key=len, default=[])
+    return widest[(len(widest) - 1) // 2] if widest else None
+
+
+def _stride(gap: int) -> int:
+    """Return how far from the best point a gap of so many unmeasured points is cut."""
+    return max(1, round(GOLDEN * (gap + 1)))
+
+
+@lru_cache(maxsize=4096)
+def _unimodal_probes(left: int, right: int) -> tuple[int, int]:
+    """Return the least and most probes that a bracket with these gaps can still need."""
+    if not left and not right:
+        return 0, 0
+    # The same rule on the mirrored bracket: only the sizes matter.
+    near, gap = (right, left) if left > right else (left, right)
+    cut = _stride(gap)
+    stays, moves = _unimodal_probes(near, cut - 1), _unimodal_probes(cut - 1, gap - cut)
+    return 1 + min(stays[0], moves[0]), 1 + max(stays[1], moves[1])
+
+
+def unimodal_launches(count: int, start: int | None) -> tuple[int, int]:
+    """Return the least and most points that ``next_unimodal`` measures of so many, the first included.
+
+    It holds when every point can be measured: each failure may cost one more.
+    """
+    first = start if start is not None else (count - 1) // 2
+    least, most = _unimodal_probes(first, count - 1 - first)
+    return 1 + least, 1 + most
