@@ -1,0 +1,163 @@
+"""The journal's folder: where its files lie, on which file system, who holds it, and what is kept in reserve.
+
+Nothing here knows a table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from agent.errors import JournalError
+
+DATABASE = "journal.db"
+BALLAST_BYTES = 8 * 1024 * 1024
+_MOUNTS = Path("/proc/self/mountinfo")
+_REMOTE = {"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "9p", "virtiofs", "afs", "ceph", "lustre", "gpfs"}
+
+
+def locate(path: Path) -> Path:
+    """Return the database file of a journal that is named by its file or by its run's folder."""
+    return path if path.suffix == ".db" and not path.is_dir() else path / DATABASE
+
+
+def file_system(folder: Path, mounts: str) -> str:
+    """Return the type of the file system that holds ``folder``, from the text of /proc/self/mountinfo; '' = unknown."""
+    place, best, found = str(folder.resolve()), -1, ""
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        fields = left.split(" ")
+        if len(fields) < 5 or not right:
+            continue
+        root = fields[4]
+        for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+            root = root.replace(code, char)
+        inside = root == "/" or place == root or place.startswith(root + "/")
+        # A later mount on the same place hides the earlier one.
+        if inside and len(root) >= best:
+            best, found = len(root), right.split(" ")[0]
+    return found
+
+
+def refuse_remote(folder: Path) -> None:
+    """Raise JournalError E_JOURNAL_FS where locks and syncs cannot be trusted: network and FUSE file systems."""
+    try:
+        mounts = _MOUNTS.read_text(errors="surrogateescape")
+    except OSError:
+        return
+    kind = file_system(folder, mounts)
+    if kind in _REMOTE or kind.startswith("fuse"):
+        raise JournalError(
+            f"{folder} is on {kind}; a journal that is being written needs a local disk (WAL, flock and fsync)",
+            "choose a folder on a local disk (ext4, xfs, btrfs), and export the finished journal to this one",
+            "E_JOURNAL_FS",
+        )
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_durable(path: Path, data: bytes) -> None:
+    """Put ``data`` under ``path`` so that after a crash there is all of it or nothing."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+class Lock:
+    """The writer's lock on a run's folder: an flock held until ``release``; its text is for the message only."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "journal.lock"
+        self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(self._handle, 4096, 0)
+            os.close(self._handle)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise JournalError(
+                    f"{self.path}: cannot be locked: {error.strerror}",
+                    "put the run's folder on a local disk",
+                    "E_JOURNAL_FS",
+                ) from error
+            raise JournalError(
+                f"{folder} is being written by {_holder(holder)}",
+                "wait until it ends, or stop it; reading commands work meanwhile",
+                "E_JOURNAL_LOCKED",
+            ) from None
+        text = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+        with contextlib.suppress(OSError):  # a full disk spoils the message, not the lock
+            os.ftruncate(self._handle, 0)
+            os.pwrite(self._handle, json.dumps(text).encode(), 0)
+
+    def release(self) -> None:
+        """Let the next writer in. The file stays: removing it would let two writers lock two files."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+
+def _holder(text: bytes) -> str:
+    try:
+        found: dict[str, Any] = json.loads(text)
+        return f"pid {found['pid']} on {found['host']} since {found['since']}"
+    except (ValueError, KeyError, TypeError):
+        return "another process"
+
+
+class Reserve:
+    """Disk space kept back, so that a full disk still leaves room to say so and to close in order."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ballast = folder / "ballast"
+        self.marker = folder / "journal.full"
+
+    def fill(self) -> None:
+        """Take the space; raise JournalError E_JOURNAL_FULL when it is not there."""
+        try:
+            with self.ballast.open("wb") as file:
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, BALLAST_BYTES)
+                else:  # pragma: no cover - macOS
+                    file.write(bytes(BALLAST_BYTES))
+        except OSError as error:
+            self.drop()
+            raise JournalError(
+                f"{self.ballast.parent}: no room for a reserve of {BALLAST_BYTES // 2**20} MiB ({error.strerror})",
+                "free some space there (a campaign writes some tens of MiB), then resume",
+                "E_JOURNAL_FULL",
+            ) from error
+        self.marker.unlink(missing_ok=True)
+
+    def drop(self) -> None:
+        """Give the space back."""
+        with contextlib.suppress(OSError):
+            self.ballast.unlink(missing_ok=True)
+
+    def mark(self, text: dict[str, Any]) -> None:
+        """Give the space back and leave one note of why writing stopped. Tried once."""
+        self.drop()
+        with contextlib.suppress(OSError):
+            write_durable(self.marker, json.dumps(text).encode())
