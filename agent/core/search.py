@@ -227,7 +227,7 @@ class _Walk:
         """Return the next launch of one stage; None when it is done or skipped, with its best carried on."""
         try:
             base = self.trial("base", "base", "", self.carried)
-        except Exception as problem:
+        except ValueError as problem:
             self.notes.append(f"stage {stage.name} is skipped: its base cannot be derived ({problem})")
             return None
         if stage.when:
@@ -257,7 +257,7 @@ class _Walk:
         }
         try:
             held = self.evaluate(when, variables)
-        except Exception as problem:
+        except ValueError as problem:
             return f"its condition cannot be judged ({problem})"
         return "" if held is True else f"{when} does not hold"
 
@@ -267,7 +267,7 @@ class _Walk:
         for name, point in zip(point_names(stage, own), own, strict=True):
             try:
                 found.append(self.trial(name, "candidate", stage.name, {**self.carried, **point}))
-            except Exception as problem:
+            except ValueError as problem:
                 self.notes.append(f"{name} is not launched: it cannot be derived ({problem})")
         return found
 

@@ -14,7 +14,7 @@ from .strategies import Point
 from .values import rounded
 
 Evaluate = Callable[[str, Mapping[str, Any]], Any]
-"""Evaluates an expression's text with variables; raises when it cannot."""
+"""Evaluates an expression's text with variables; raises ValueError when it cannot."""
 
 EXPLORING = frozenset({"baseline", "base", "candidate"})
 """Roles whose scores choose. Scores of any other role never do."""
@@ -62,7 +62,7 @@ def _derive(
         for key, text in pending.items():
             try:
                 derived[key] = _plain(evaluate(text, {"flags": known, "env": dict(env)}))
-            except Exception as problem:
+            except ValueError as problem:
                 error = problem
         if not derived:
             raise error or ValueError("an expression has no value")

@@ -1,0 +1,178 @@
+"""What a search can cost, before anything starts: launches, trials known beforehand, and what cannot be searched.
+
+A bound, not a promise: it counts launches that succeed. A failed point of an ordered knob may cost one launch more,
+a failed confirmation launch is made again once a side, and attempts of the states come on top.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ..errors import PlaybookError, Problem
+from .plan import Plan, Stage, Trial
+from .statistics import LAUNCHES_MIN
+from .strategies import points, unimodal_launches
+from .trials import Evaluate, point_names, resolve_trial
+from .values import Value
+
+
+class StageForecast(Value):
+    """What one stage can cost: ``least`` counts a stage with a condition as skipped."""
+
+    name: str
+    strategy: str
+    when: str | None
+    points: int
+    least: int
+    most: int
+
+
+class Forecast(Value):
+    """Launches that a campaign needs at least and at most, by its parts, and the trials that are certain already."""
+
+    least: int
+    most: int
+    base: int
+    """1 when the base is launched for its own sake."""
+    stages: tuple[StageForecast, ...]
+    confirm: int
+    trials: tuple[Trial, ...]
+    """Baseline, base and the points of the first stage, as far as they do not depend on what is measured."""
+    capped: bool = False
+    """The budget allows fewer launches than the search could use."""
+
+
+def check(plan: Plan) -> tuple[Problem, ...]:
+    """Return what in the search of a plan cannot be carried out."""
+    found: list[Problem] = []
+
+    def refuse(where: str, message: str, remedy: str) -> None:
+        found.append(Problem("E_SEARCH", message, field=where, remedy=remedy))
+
+    search = plan.search
+    if 0 < search.confirm_launches < LAUNCHES_MIN:
+        refuse("search.confirm", "one launch a side proves nothing", "use 2 or more, or 0 for no confirmation")
+    names = [stage.name for stage in search.stages]
+    for number, stage in enumerate(search.stages):
+        where = f"search.stages[{number}]"
+        if stage.name in names[:number]:
+            refuse(where, f"a second stage is called {stage.name}", "give each stage a name of its own")
+        if stage.strategy == "halving":
+            refuse(where, "the strategy halving is not built", "use grid, random or unimodal")
+        if stage.strategy == "unimodal" and len(stage.axes) != 1:
+            refuse(where, "unimodal searches one ordered knob", "give it one sweep, or use grid")
+        if stage.strategy == "random" and not stage.sample:
+            refuse(where, "random needs the number of points to draw", "add sample: N")
+        if stage.when and plan.profile.method == "off" and re.search(r"\bprofile\b", stage.when):
+            refuse(where, "its condition reads a profile, and profiling is off", "choose a profile method")
+        for point in stage.points:
+            for coordinate in point:
+                if not coordinate.startswith(("flags.", "env.")):
+                    refuse(where, f"a point names {coordinate}", "write flags.NAME or env.NAME")
+    return tuple(found)
+
+
+def forecast(plan: Plan, evaluate: Evaluate) -> Forecast:
+    """Return what the search of a plan can cost; PlaybookError when it cannot be carried out."""
+    problems = check(plan)
+    if problems:
+        raise PlaybookError("the search cannot be carried out", problems=problems)
+    search = plan.search
+    baseline = resolve_trial(plan, "baseline", "baseline", "", {}, {}, {}, evaluate)
+    base = resolve_trial(plan, "base", "base", "", {}, search.flags, search.env, evaluate)
+    trials, seen = [baseline], {baseline.launch_digest()}
+    asked = bool(search.stages[0].when) if search.stages else bool(search.flags or search.env)
+    launched = asked and base.launch_digest() not in seen
+    if launched:
+        trials.append(base)
+        seen.add(base.launch_digest())
+    stages = []
+    for number, stage in enumerate(search.stages):
+        candidates = _candidates(plan, stage, evaluate)
+        stages.append(_stage(stage, candidates, base, seen if number == 0 else None, _touched(search.stages[:number])))
+        if number == 0:
+            trials.extend(_certain(stage, candidates, base, seen))
+    confirm = 2 * search.confirm_launches
+    least = 1 + launched + sum(stage.least for stage in stages)
+    most = 1 + launched + sum(stage.most for stage in stages) + (confirm if stages or launched else 0)
+    limit = plan.budget.launches
+    capped = limit is not None and limit < most
+    if limit is not None:
+        least, most = min(least, limit), min(most, limit)
+    return Forecast(
+        least=least,
+        most=most,
+        base=int(launched),
+        stages=tuple(stages),
+        confirm=confirm,
+        trials=tuple(trials),
+        capped=capped,
+    )
+
+
+def _candidates(plan: Plan, stage: Stage, evaluate: Evaluate) -> list[Trial]:
+    own, search = points(stage, plan.seed), plan.search
+    return [
+        resolve_trial(plan, name, "candidate", stage.name, point, search.flags, search.env, evaluate)
+        for name, point in zip(point_names(stage, own), own, strict=True)
+    ]
+
+
+def _touched(stages: Sequence[Stage]) -> set[str]:
+    """Return the coordinates that these stages may change."""
+    return {f"{axis.target}.{axis.key}" for stage in stages for axis in stage.axes} | {
+        coordinate for stage in stages for point in stage.points for coordinate in point
+    }
+
+
+def _start(candidates: Sequence[Trial], base: Trial) -> int | None:
+    wanted = base.launch_digest()
+    return next((index for index, trial in enumerate(candidates) if trial.launch_digest() == wanted), None)
+
+
+def _stage(
+    stage: Stage, candidates: Sequence[Trial], base: Trial, seen: set[str] | None, touched: set[str]
+) -> StageForecast:
+    """Count the launches of one stage. ``seen`` None: a later one, whose base the stage before has measured."""
+    own = {coordinate for trial in candidates for coordinate in trial.point}
+    start = _start(candidates, base)
+    digests = {trial.launch_digest() for trial in candidates}
+    if seen is not None:
+        shared_least = shared_most = len(digests & seen)
+    else:
+        # Its base lies among its points: surely where no earlier stage moved these knobs, else perhaps.
+        shared_most = int(start is not None and not own & touched)
+        shared_least = int(shared_most or bool(own & touched))
+    if stage.strategy == "unimodal":
+        fits = [unimodal_launches(len(candidates), place) for place in _starts(candidates, start, bool(own & touched))]
+        known = int(start is not None and (seen is None or base.launch_digest() in seen))
+        shared_least, shared_most = (known, known) if seen is not None else (shared_least, shared_most)
+        least, most = min(fit[0] for fit in fits) - shared_least, max(fit[1] for fit in fits) - shared_most
+    else:
+        least, most = len(digests) - shared_least, len(digests) - shared_most
+    return StageForecast(
+        name=stage.name,
+        strategy=stage.strategy,
+        when=stage.when,
+        points=len(candidates),
+        least=0 if stage.when else max(0, least),
+        most=most,
+    )
+
+
+def _starts(candidates: Sequence[Trial], start: int | None, moved: bool) -> list[int | None]:
+    """Return where an ordered knob's search may begin: anywhere once an earlier stage has moved the knob."""
+    return list(range(len(candidates))) if moved else [start]
+
+
+def _certain(stage: Stage, candidates: Sequence[Trial], base: Trial, seen: set[str]) -> list[Trial]:
+    """Return the trials of the first stage that will be launched if the stage runs, whatever is measured."""
+    if stage.strategy == "unimodal":
+        start = _start(candidates, base)
+        candidates = [candidates[(len(candidates) - 1) // 2 if start is None else start]]
+    fresh: dict[str, Trial] = {}
+    for trial in candidates:
+        if trial.launch_digest() not in seen:
+            fresh.setdefault(trial.launch_digest(), trial)
+    return list(fresh.values())
