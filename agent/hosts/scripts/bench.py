@@ -184,6 +184,8 @@ def measure(client: Client, options: argparse.Namespace, model: str, prompt: str
         record["ok"] = True
     except FailedError as error:
         record["error"] = client.clean(str(error))
+    except Exception as error:  # an answer of an unforeseen shape fails its request, not the whole measurement
+        record["error"] = client.clean(f"{type(error).__name__}: {error}")
     end = time.perf_counter()
     record["start_s"], record["end_s"] = start, end
     if first:
