@@ -93,8 +93,8 @@ def wants_profile(plan: Plan, trial: Trial) -> bool:
 
 
 def _slug(text: str) -> str:
-    """Return text as an element of a path: lower case, digits, dots and dashes."""
-    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
+    """Return text as an element of a path: lower case, digits, dashes, and dots within numbers."""
+    return re.sub(r"(?:[^a-z0-9.]|\.(?!\d)|(?<!\d)\.)+", "-", text.lower()).strip("-")
 
 
 def point_names(stage: Stage, own: Sequence[Point]) -> list[str]:

@@ -1,0 +1,231 @@
+"""What a comparison promises: exact quantiles, intervals that cover, words that mean what the design says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.core.plan import Goal
+from agent.core.statistics import LaunchMean, compare, cv, looks, mean, sd, t_quantile, t_tail
+
+QUANTILES = (0.6, 0.9, 0.975, 0.995, 0.9995)
+TABLE = {
+    1: (0.32491969623, 3.0776835372, 12.706204736, 63.656741163, 636.61924877),
+    2: (0.28867513459, 1.8856180832, 4.3026527297, 9.9248432009, 31.599054576),
+    3: (0.27667066233, 1.6377443537, 3.1824463053, 5.8409093097, 12.923978637),
+    4: (0.27072229471, 1.5332062741, 2.7764451052, 4.6040948713, 8.6103015814),
+    5: (0.2671808657, 1.4758840488, 2.5705818356, 4.0321429836, 6.8688266259),
+    6: (0.26483453293, 1.4397557473, 2.4469118511, 3.7074280213, 5.9588161788),
+    8: (0.26192109675, 1.3968153097, 2.3060041352, 3.3553873313, 5.0413054334),
+    10: (0.26018482949, 1.3721836411, 2.228138852, 3.1692726726, 4.5868938587),
+    20: (0.25674275385, 1.325340707, 2.0859634473, 2.8453397098, 3.8495162749),
+    30: (0.25560536495, 1.3104150254, 2.0422724563, 2.7499956536, 3.645958635),
+    60: (0.25447339499, 1.2958210935, 2.000297822, 2.6602830289, 3.4602004692),
+    100: (0.25402218246, 1.2900747613, 1.9839715185, 2.6258905214, 3.3904913112),
+    1000: (0.25341451584, 1.2823987215, 1.9623390808, 2.5807546981, 3.3002826484),
+    1000000: (0.25334717054, 1.2815524121, 1.9599663568, 2.5758342201, 3.2905364612),
+}
+"""Student's t to 11 digits, from scipy.special.stdtrit."""
+
+
+def normals(seed: int) -> Iterator[float]:
+    """Yield standard normal deviates: a 64-bit LCG's upper bits through Box and Muller."""
+    state = seed * 0x9E3779B97F4A7C15 & (2**64 - 1) | 1
+
+    def uniform() -> float:
+        nonlocal state
+        state = (state * 6364136223846793005 + 1442695040888963407) & (2**64 - 1)
+        return ((state >> 11) + 0.5) / 2**53
+
+    while True:
+        radius, angle = math.sqrt(-2 * math.log(uniform())), 2 * math.pi * uniform()
+        yield radius * math.cos(angle)
+        yield radius * math.sin(angle)
+
+
+def launch(noise: Iterator[float], truth: float, pair: int, s_l: float = 0.005, s_w: float = 0.003) -> LaunchMean:
+    """Measure a launch of three repeats, with noise at both levels."""
+    centre = truth * math.exp(s_l * next(noise))
+    repeats = [centre * math.exp(s_w * next(noise)) for _ in range(3)]
+    return LaunchMean(value=mean(repeats), deviation=sd(repeats), repeats=3, pair=pair)
+
+
+def launches(*values: float, deviation: float = 0.0, repeats: int = 1) -> list[LaunchMean]:
+    """Make launches of these means."""
+    return [LaunchMean(value=value, deviation=deviation, repeats=repeats) for value in values]
+
+
+def test_moments():
+    """The sample's, with n - 1; NaN where there is none."""
+    assert (mean([3, 5, 7]), sd([3, 5, 7])) == (5.0, 2.0)
+    assert cv([3, 5, 7]) == pytest.approx(0.4)
+    assert all(math.isnan(value) for value in (mean([]), sd([1.0]), cv([1.0]), cv([])))
+
+
+@pytest.mark.parametrize("df", TABLE)
+def test_t_quantile_agrees_with_the_table(df):
+    """To 1e-8, relative: the table has 11 digits."""
+    for p, expected in zip(QUANTILES, TABLE[df], strict=True):
+        assert t_quantile(p, df) == pytest.approx(expected, rel=1e-8)
+
+
+def test_t_quantile_agrees_with_scipy():
+    """Wherever scipy is at hand, also between the table's rows."""
+    special = pytest.importorskip("scipy.special")
+    for df in (1, 1.5, 2.7, 7, 33.3, 49, 49.9, 50, 51, 99.5, 12345.6, 1e8):
+        for p in (0.55, 0.8, 0.95, 0.99, 0.9999):
+            assert t_quantile(p, df) == pytest.approx(special.stdtrit(df, p), rel=1e-8)
+
+
+@given(p=st.floats(0.501, 0.99999))
+def test_t_quantile_agrees_with_closed_forms(p):
+    """Two degrees of freedom have formulas of their own."""
+    assert t_quantile(p, 1) == pytest.approx(math.tan(math.pi * (p - 0.5)), rel=1e-8)
+    assert t_quantile(p, 2) == pytest.approx((2 * p - 1) / math.sqrt(2 * p * (1 - p)), rel=1e-8)
+
+
+@given(p=st.floats(0.001, 0.999), df=st.floats(1, 1e7))
+def test_t_quantile_inverts_the_tail(p, df):
+    """It is odd about one half, and the tail beyond it is what was asked for."""
+    t = t_quantile(p, df)
+    assert t_tail(abs(t), df) == pytest.approx(min(p, 1 - p), rel=1e-7)
+    assert t == pytest.approx(-t_quantile(1 - p, df), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize(("p", "df"), [(0, 3), (1, 3), (0.5, 0.5), (0.5, math.inf), (0.9, math.nan)])
+def test_t_quantile_refuses_what_has_none(p, df):
+    """No silent infinity."""
+    with pytest.raises(ValueError, match="t quantile"):
+        t_quantile(p, df)
+
+
+UP, STRICT, DOWN = Goal(improve=0.02), Goal(improve=0.02, strict=True), Goal(improve=0.02, direction="down")
+
+
+@pytest.mark.parametrize(
+    ("word", "goal", "baseline", "winner"),
+    [
+        ("goal met", UP, (88.8, 88.9), (94.0, 94.1)),
+        ("goal met", STRICT, (88.8, 88.9), (94.0, 94.1)),
+        ("improved", UP, (100, 100.1), (101.2, 101.3)),
+        ("improved", STRICT, (100, 100.3), (102.9, 103.2)),
+        ("goal met", UP, (100, 100.3), (102.9, 103.2)),
+        ("not improved", UP, (100, 100.1), (100.05, 100.2)),
+        ("not improved", UP, (94.0, 94.1), (88.8, 88.9)),
+        ("not conclusive", UP, (100, 103), (101, 104)),
+        ("goal met", DOWN, (94.0, 94.1), (88.8, 88.9)),
+        ("not improved", DOWN, (88.8, 88.9), (94.0, 94.1)),
+        ("invalid", UP, (88.8,), (94.0, 94.1)),
+        ("invalid", UP, (88.8, 88.9), ()),
+        ("invalid", UP, (), ()),
+        ("invalid", UP, (88.8, math.nan), (94.0, 94.1)),
+        ("invalid", UP, (88.8, 88.9), (94.0, 0.0)),
+    ],
+)
+def test_words(word: str, goal: Goal, baseline: Sequence[float], winner: Sequence[float]):
+    """Each word of the design, in both directions."""
+    assert word == compare(launches(*baseline), launches(*winner), goal).word
+
+
+def test_a_goal_of_nothing_is_met_by_any_improvement():
+    """improve: 0 makes 'improved' and 'goal met' one."""
+    assert compare(launches(100, 100.1), launches(103, 103.1), Goal()).word == "goal met"
+
+
+def test_down_inverts_the_ratio():
+    """The same numbers, exchanged, are as good."""
+    faster = compare(launches(88.8, 89.2), launches(94.0, 94.3), UP)
+    sooner = compare(launches(94.0, 94.3), launches(88.8, 89.2), DOWN)
+    assert faster == sooner
+
+
+def test_pooled_below_four_pairs_and_paired_from_four():
+    """The paired analysis removes what a pair has in common, here a drift of 3 % from pair to pair."""
+    drift = [100 * 1.03**pair for pair in range(4)]
+    baseline, winner = launches(*drift), launches(*(value * 1.02 for value in drift))
+    few, many = compare(baseline[:3], winner[:3], UP), compare(baseline, winner, UP)
+    assert (few.method, few.df, few.launches, few.word) == ("pooled", 4, 6, "not conclusive")
+    assert (many.method, many.df, many.launches, many.word) == ("paired", 3, 8, "goal met")
+
+
+def test_pairs_are_matched_by_number():
+    """A launch whose partner failed is left out of the paired analysis; too few pairs are pooled."""
+    old = [LaunchMean(value=100 + pair, pair=pair) for pair in (1, 2, 3, 4, 5)]
+    new = [LaunchMean(value=103 + pair, pair=pair) for pair in (5, 4, 2, 1)]
+    full, short = compare(old, new, UP), compare(old, new[:3], UP)
+    assert (full.method, full.launches, short.method, short.launches) == ("paired", 8, "pooled", 8)
+
+
+def test_equal_launches_do_not_prove_to_the_last_digit():
+    """No variance between launches is chance, not proof: the interval keeps the width of the repeats' error."""
+    bare = compare(launches(100, 100), launches(100.1, 100.1), Goal(improve=0.0))
+    noisy = compare(
+        launches(100, 100, deviation=1, repeats=3), launches(101, 101, deviation=1, repeats=3), Goal(improve=0.0)
+    )
+    assert bare.word == noisy.word == "not conclusive"
+    assert (bare.high - bare.low) > 0.004
+    assert (noisy.high - noisy.low) > (bare.high - bare.low) * 5
+
+
+def test_derived_numbers_are_rounded():
+    """Six digits, so that replay elsewhere agrees."""
+    found = compare(launches(88.8, 88.9), launches(94.0, 94.1), UP)
+    assert (found.estimate, found.low, found.high) == tuple(
+        float(f"{value:.6g}") for value in (found.estimate, found.low, found.high)
+    )
+
+
+@given(
+    old=st.lists(st.floats(0.1, 1e4), min_size=2, max_size=6),
+    new=st.lists(st.floats(0.1, 1e4), min_size=2, max_size=6),
+    scale=st.floats(0.01, 100),
+)
+def test_comparison_is_ordered_and_has_no_unit(old, new, scale):
+    """The interval holds its estimate; a change of unit changes nothing."""
+    found = compare(launches(*old), launches(*new), UP)
+    scaled = compare(launches(*(value * scale for value in old)), launches(*(value * scale for value in new)), UP)
+    assert found.low <= found.estimate <= found.high
+    assert scaled.estimate == pytest.approx(found.estimate, rel=1e-5)
+
+
+@pytest.mark.parametrize("pairs", [2, 3, 5])
+def test_coverage_and_false_wins(pairs):
+    """The 95 % interval covers the truth in 93 to 97 %, and no effect is called a win in at most 5 %."""
+    noise, count, covered, wins, met = normals(pairs), 4000, 0, 0, 0
+    for _ in range(count):
+        baseline = [launch(noise, 88.8, pair) for pair in range(1, pairs + 1)]
+        winner = [launch(noise, 88.8, pair) for pair in range(1, pairs + 1)]
+        found = compare(baseline, winner, UP)
+        covered += found.low <= 1 <= found.high
+        wins += found.low > 1
+        met += found.word == "goal met"
+    print(f"{pairs} pairs: covers {covered / count:.2%}, false 'improved' {wins / count:.2%}, false 'goal met' {met}")
+    assert 0.93 <= covered / count <= 0.97
+    assert wins / count <= 0.05
+
+
+def test_looks_spend_no_more_than_the_whole():
+    """Early looks exist only where they can save a launch, and the errors of all add up to the level's."""
+    assert looks(2) == ((2, 0.95),)
+    for pairs in range(4, 20):
+        early, last = looks(pairs)
+        assert 3 <= early.pairs < last.pairs == pairs
+        assert (1 - early.level) + (1 - last.level) == pytest.approx(0.05)
+
+
+def test_false_wins_with_an_early_look():
+    """Looking twice does not raise the rate of false wins."""
+    noise, count, wins, goal = normals(77), 3000, 0, Goal(improve=0.0)
+    for _ in range(count):
+        baseline = [launch(noise, 88.8, pair) for pair in range(1, 6)]
+        winner = [launch(noise, 88.8, pair) for pair in range(1, 6)]
+        wins += any(
+            compare(baseline[: look.pairs], winner[: look.pairs], goal, look.level).word == "goal met"
+            for look in looks(5)
+        )
+    print(f"5 pairs, two looks: false wins {wins / count:.2%}")
+    assert wins / count <= 0.03
