@@ -168,6 +168,8 @@ def parameters(engine: Any, options: argparse.Namespace) -> Any:
     p = engine.CommonParams()
     p.model.path = model_path(options.model)
     p.hostnames, p.port, p.ui = [options.host], options.port, False
+    if options.model.startswith("package:"):
+        p.model_tags = {options.model}  # shown by /v1/models: how the model was asked for
     if options.alias:
         p.model_alias = {options.alias}
     if options.api_key:
