@@ -6,6 +6,7 @@ sqlite3. Triggers guard against our own bugs; the chain, not they, shows what so
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,9 @@ CREATE TRIGGER genesis_no_delete BEFORE DELETE ON genesis BEGIN SELECT RAISE(ABO
 CREATE TRIGGER genesis_once BEFORE INSERT ON genesis WHEN EXISTS(SELECT 1 FROM genesis)
   BEGIN SELECT RAISE(ABORT, 'the genesis is fixed'); END;
 """
+
+GUARDS = frozenset(re.findall(r"CREATE (?:TRIGGER|UNIQUE INDEX) (\w+)", _TABLES + _TRIGGERS))
+"""Names of the triggers and indexes that make the file refuse changes."""
 
 _MAY = {
     sqlite3.SQLITE_SELECT,
@@ -168,6 +172,22 @@ def connect_writer(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def stand_alone(connection: sqlite3.Connection) -> None:
+    """Fold a writer's log into its file; raises sqlite3.Error when the disk refuses.
+
+    Without WAL the file can be read where nothing can be written. A reader that has it open prevents the
+    change; then the file stays in WAL mode, which is as safe.
+    """
+    connection.set_authorizer(None)
+    try:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        connection.execute("PRAGMA busy_timeout=0")
+        connection.execute("PRAGMA journal_mode=DELETE").fetchone()
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:

@@ -33,7 +33,7 @@ PAGE_ROWS = 256
 TAIL_ROWS = 1000
 """So many entries at the end are checked whenever a journal is opened to be written."""
 
-_INSERT = f"INSERT INTO event({COLUMNS}) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT = f"INSERT INTO event({COLUMNS}) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _PAGE = f"SELECT {COLUMNS} FROM event WHERE seq >= ? ORDER BY seq LIMIT {PAGE_ROWS}"  # noqa: S608 - our constants
 
 
@@ -157,25 +157,16 @@ class Journal:
         try:
             if self.writable and not self._unusable:
                 self.flush()
-                self._stand_alone()
+                try:
+                    schema.stand_alone(self._db)
+                except sqlite3.Error as error:
+                    raise self._poison(error) from error
         finally:
             self._unusable = "closed"
             self._db.close()
             if self._lock is not None:
                 self._reserve.drop()
                 self._lock.release()
-
-    def _stand_alone(self) -> None:
-        try:
-            self._db.set_authorizer(None)
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            # Without WAL the file can be read where nothing can be written. A reader that has it open prevents
-            # that; then it stays as it is, which is as safe.
-            self._db.execute("PRAGMA busy_timeout=0")
-            self._db.execute("PRAGMA journal_mode=DELETE").fetchone()
-        except sqlite3.Error as error:
-            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise self._poison(error) from error
 
     def __enter__(self) -> Self:
         return self
@@ -225,7 +216,7 @@ class Journal:
             if not durable and not self._db.in_transaction:
                 self._db.execute("BEGIN IMMEDIATE")
                 self._pending_since_s = time.monotonic()
-            self._db.execute(_INSERT, row)
+            self._db.execute(INSERT, row)
             self._seq, self._hash = seq, digest
         except sqlite3.Error as error:
             raise self._failed(error) from error

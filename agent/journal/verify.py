@@ -1,0 +1,274 @@
+"""The audit of a journal: is it whole, is it what was written, does it reach as far as the anchors say.
+
+Reads only, and never repairs. Verdicts are not derived again here: that is replay.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+from agent.core.actions import AnyAction, Start, Status
+from agent.core.events import Noted, Observed, Requested, map_outputs
+from agent.core.values import Output
+from agent.errors import JournalError
+
+from . import schema
+from .anchors import read_anchors
+from .blobs import Blobs
+from .chain import COLUMNS, Row, first_break
+from .codec import Decoder
+from .opening import check_version, existing, read_genesis
+
+DAMAGED, CHAIN, CUT, FORK, BLOB, ILLEGAL, UNSUPPORTED = 10, 11, 12, 13, 14, 15, 18
+"""Numbers of findings; 16 (replay differs) and 17 (a secret was found) come from other commands."""
+FLAWS_MAX = 20
+"""So many flaws of a kind are listed; the first is what matters."""
+_PAGE = f"SELECT {COLUMNS} FROM event WHERE seq >= ? ORDER BY seq LIMIT 256"  # noqa: S608 - our constant
+
+
+@dataclass(frozen=True)
+class Flaw:
+    """One thing that is wrong: its number, the entry (0 = the file as a whole), what was found and what was wanted."""
+
+    finding: int
+    seq: int
+    found: str
+    wanted: str
+
+
+@dataclass(frozen=True)
+class OpenRequest:
+    """A request with an effect whose end is not known: no flaw, but resume has to ask the host about it."""
+
+    seq: int
+    request: str
+    action: str
+
+
+@dataclass
+class Report:
+    """What an audit found: the chain holds up to ``seq``; ``anchors`` and ``blobs`` count what was compared."""
+
+    path: str
+    campaign: str = ""
+    seq: int = 0
+    hash: str = ""
+    salvaged: dict[str, str] = field(default_factory=dict)
+    anchors: int = 0
+    blobs: int = 0
+    flaws: list[Flaw] = field(default_factory=list)
+    open: list[OpenRequest] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.flaws
+
+    @property
+    def finding(self) -> int:
+        """The number of the first flaw, 0 when there is none."""
+        return self.flaws[0].finding if self.flaws else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return {"ok": self.ok, "finding": self.finding, **asdict(self)}
+
+    def add(self, finding: int, seq: int, found: str, wanted: str) -> None:
+        """Note a flaw, unless there are enough of its kind."""
+        if sum(flaw.finding == finding for flaw in self.flaws) < FLAWS_MAX:
+            self.flaws.append(Flaw(finding, seq, found, wanted))
+
+
+def verify(path: Path, *, anchors: list[Path] | tuple[Path, ...] = (), blobs: bool = True) -> Report:
+    """Audit the journal at ``path`` (a run's folder or its .db file) and return what was found.
+
+    ``anchors`` are files of anchors that lie elsewhere; ``blobs`` says whether the content of blobs is read.
+    Damage is a flaw in the report, never an exception. Raises JournalError E_JOURNAL_MISSING when there is no
+    journal, and E_JOURNAL_ANCHORS when a file of anchors cannot be read.
+    """
+    path = existing(path)
+    report = Report(str(path))
+    try:
+        connection = schema.connect_reader(path)
+    except sqlite3.Error as error:
+        report.add(DAMAGED, 0, f"the file cannot be opened: {error}", "a database")
+        return report
+    try:
+        _verify(connection, path, blobs, report)
+        _anchors(connection, anchors, report)
+    except JournalError as error:
+        if not error.finding:
+            raise
+        report.add(error.finding, 0, error.what, "a journal that this version can read")
+    except sqlite3.Error as error:
+        report.add(DAMAGED, 0, f"reading stopped: {error}", "a file that can be read to its end")
+    finally:
+        connection.close()
+    return report
+
+
+def _verify(connection: sqlite3.Connection, path: Path, blobs: bool, report: Report) -> None:
+    check_version(connection, path)
+    # Entries come before the file's own structure: which entry was changed is what people ask first.
+    genesis = read_genesis(connection, path)
+    report.campaign, report.salvaged = genesis.campaign.hex(), genesis.salvaged
+    content = _Content()
+    try:
+        report.seq, report.hash = check_chain(connection, genesis.hash, report, content)
+    except sqlite3.Error as error:
+        report.add(DAMAGED, 0, f"entries cannot be read to the end: {error}", "a file that can be read to its end")
+    # Pairs can be judged only when every entry was read.
+    if report.ok:
+        content.judge(report)
+    _structure(connection, report)
+    if blobs:
+        _blobs(Blobs(path.parent), content, report)
+
+
+def check_chain(
+    connection: sqlite3.Connection, genesis: bytes, report: Report, content: _Content | None = None
+) -> tuple[int, str]:
+    """Check every entry against the one before it; return the last good number and hash before the first flaw.
+
+    After a flaw it goes on from the hash that is stored, so that each changed entry is named once.
+    """
+    seq, prev, good = 0, genesis, None
+    for rows in _pages(connection):
+        while rows:
+            before = seq
+            seq, prev, why = first_break(rows, seq, prev)
+            whole = seq - before
+            if content is not None:
+                content.read(rows[:whole], report)
+            if not why:
+                break
+            good = good or (seq, prev.hex())
+            report.add(CHAIN, seq + 1, f"entry {seq + 1}: {why}", "the entry as it was written")
+            seq, prev = rows[whole][0], rows[whole][10]
+            rows = rows[whole + 1 :]
+    return good or (seq, prev.hex())
+
+
+def _pages(connection: sqlite3.Connection) -> Iterator[list[Row]]:
+    """Yield all rows; no transaction is open between two pages."""
+    seq = 0
+    while rows := connection.execute(_PAGE, (seq + 1,)).fetchall():
+        yield rows
+        if rows[-1][0] <= seq:
+            raise sqlite3.DatabaseError("entries do not come in the order of their numbers")
+        seq = rows[-1][0]
+
+
+def _structure(connection: sqlite3.Connection, report: Report) -> None:
+    names = {name.decode() for (name,) in connection.execute("SELECT name FROM sqlite_master").fetchall()}
+    for name in sorted(schema.GUARDS - names):
+        report.add(DAMAGED, 0, f"the file's own guard {name} is gone", "the guards that every journal is made with")
+    try:
+        lines = connection.execute(f"PRAGMA integrity_check({FLAWS_MAX})").fetchall()
+    except sqlite3.Error as error:
+        lines = [(str(error).encode(),)]
+    for (line,) in lines:
+        if line != b"ok":
+            report.add(DAMAGED, 0, line.decode(errors="backslashreplace"), "ok from SQLite's integrity check")
+
+
+class _Content:
+    """What the entries say, collected while the chain is checked: requests, their answers, and blobs."""
+
+    _EFFECTS = frozenset(kind.model_fields["do"].default for kind in get_args(get_args(AnyAction)[0]) if kind.effect)
+
+    def __init__(self) -> None:
+        self.blobs: dict[str, tuple[int, int]] = {}
+        """Name to the first entry that refers to it, and the size in bytes."""
+        self._decoder = Decoder()
+        self._seq = 0
+        self._asked: dict[str, Requested] = {}
+        self._answered: set[str] = set()
+        self._open: dict[str, OpenRequest] = {}
+        self._flaws: list[Flaw] = []
+
+    def read(self, rows: list[Row], report: Report) -> None:
+        """Take in rows whose hashes are right."""
+        for row in rows:
+            try:
+                event = self._decoder.entry(row).event
+            except JournalError as error:
+                report.add(error.finding, row[0], error.what, "an entry of a kind that this version knows")
+                continue
+            if event.kind.encode() != row[1]:
+                self._illegal(row[0], f"its column says {row[1]!r}, its body {event.kind!r}", "one kind")
+            self._seq = row[0]
+            map_outputs(event, self._output)
+            if isinstance(event, Requested):
+                self._requested(row[0], event)
+            elif isinstance(event, Observed):
+                self._observed(row[0], event)
+            elif isinstance(event, Noted) and event.request not in self._asked:
+                self._illegal(row[0], f"a part of an answer to {event.request!r}, never asked", "a request before it")
+
+    def judge(self, report: Report) -> None:
+        """Add what is wrong with the pairs; only meaningful when the chain is whole."""
+        for flaw in self._flaws:
+            report.add(flaw.finding, flaw.seq, flaw.found, flaw.wanted)
+        report.open = list(self._open.values())
+
+    def _output(self, output: Output) -> Output:
+        if output.blob is not None:
+            self.blobs.setdefault(output.blob, (self._seq, output.size))
+        return output
+
+    def _requested(self, seq: int, event: Requested) -> None:
+        if event.request in self._asked:
+            self._illegal(seq, f"{event.request!r} is asked a second time", "one request of that name")
+        self._asked[event.request] = event
+        if event.action.do in self._EFFECTS:
+            self._open[event.request] = OpenRequest(seq, event.request, event.action.do)
+        if isinstance(event.action, Start) and event.action.again:
+            self._open.pop(event.action.again, None)
+
+    def _observed(self, seq: int, event: Observed) -> None:
+        asked = self._asked.get(event.request)
+        if asked is None:
+            self._illegal(seq, f"an answer to {event.request!r}, never asked", "a request before it")
+        elif event.request in self._answered:
+            self._illegal(seq, f"a second answer to {event.request!r}", "one answer to a request")
+        elif isinstance(asked.action, Status):
+            self._open.pop(asked.action.of, None)
+        self._answered.add(event.request)
+        self._open.pop(event.request, None)
+
+    def _illegal(self, seq: int, found: str, wanted: str) -> None:
+        self._flaws.append(Flaw(ILLEGAL, seq, found, wanted))
+
+
+def _blobs(store: Blobs, content: _Content, report: Report) -> None:
+    for name, (seq, size) in sorted(content.blobs.items(), key=lambda item: item[1]):
+        report.blobs += 1
+        data = store.load(name)
+        if data is None:
+            state = "damaged" if store.has(name) else "missing"
+            report.add(BLOB, seq, f"blob {name} is {state}", f"{size:,} bytes with that SHA-256")
+        elif len(data) != size:
+            report.add(BLOB, seq, f"blob {name} has {len(data):,} bytes", f"{size:,} bytes, as the entry says")
+
+
+def _anchors(connection: sqlite3.Connection, files: list[Path] | tuple[Path, ...], report: Report) -> None:
+    for file in files:
+        try:
+            anchors = read_anchors(file, report.campaign)
+        except OSError as error:
+            what = f"{file}: cannot be read: {error.strerror}"
+            raise JournalError(what, "name a file of anchors", "E_JOURNAL_ANCHORS") from error
+        for anchor in anchors:
+            report.anchors += 1
+            query = "SELECT hash FROM event WHERE seq = ? UNION ALL SELECT hash FROM genesis WHERE ? = 0"
+            stored = connection.execute(query, (anchor.seq, anchor.seq)).fetchone()
+            where = f"the anchor in {file}"
+            if stored is None:
+                report.add(CUT, anchor.seq, f"the journal ends before entry {anchor.seq}", f"that entry: {where}")
+            elif stored[0].hex() != anchor.hash:
+                report.add(FORK, anchor.seq, f"entry {anchor.seq} is another one", f"hash {anchor.hash}: {where}")
