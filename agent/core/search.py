@@ -295,7 +295,7 @@ class _Walk:
     def choose(self, baseline: Record, cut: bool) -> Confirm | Finished:
         """Take the best of what was explored, and confirm it if that can pay."""
         rest = [record for record in self.known.values() if record is not baseline]
-        best = max(rest, key=self.merit, default=None)
+        best = min(rest, key=lambda record: (-self.merit(record), record.trial.id), default=None)
         ended = "the launches left would not pay for a confirmation" if cut else ""
         if best is None or self.merit(best) == INVALID:
             return self.finished("budget" if cut else "no valid candidate", ended)
