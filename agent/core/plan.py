@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
@@ -228,6 +228,8 @@ class Plan(Value):
     seed: int = 0
     files: dict[str, str] = {}
     """Digests of every file the playbook brings, by its name."""
+    lab: dict[str, Any] = {}
+    """Settings of a rehearsal, as written; a campaign on real hosts does not look at them."""
 
     def state(self, name: str) -> State:
         """Return the state of that name; KeyError if the table has none."""

@@ -1,0 +1,391 @@
+"""The playbook language: what may be written, key by key, with types and defaults.
+
+Only shapes live here. What a value means together with others (a stage's points, the graph of states, expressions)
+is worked out by ``agent.core.resolve``; where a value stands in the file is known to ``agent.core.yaml``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, Tag, WithJsonSchema
+
+from .fields import (
+    Address,
+    Count,
+    EnvName,
+    EnvValue,
+    File,
+    FlagName,
+    FlagValue,
+    LongTime,
+    Metric,
+    Name,
+    Part,
+    Percent,
+    Port,
+    Scalar,
+    StageEnv,
+    StageFlag,
+    Strategy,
+    Timeout,
+    by_kind,
+)  # fmt: skip
+
+# ---------------------------------------------------------------- the server
+
+
+class SecretSource(Part):
+    """Where a secret comes from on this machine: exactly one of the three. Its value is never written anywhere."""
+
+    env: EnvName | None = None
+    """A variable of the agent's own environment."""
+    file: StrictStr | None = None
+    """A file that only you can read."""
+    command: tuple[StrictStr, ...] | None = None
+    """A command whose first line of output it is."""
+
+
+class Replaces(Part):
+    """The server that may be stopped to make room. At least two kinds of condition, so that it matches no more."""
+
+    argv: tuple[StrictStr, ...] = ()
+    """Words that must each stand in its command line."""
+    port: Port | None = None
+    """The port it listens on."""
+    user: StrictStr | None = None
+    """Its owner."""
+    exe: StrictStr | None = None
+    """The path of its program."""
+    expect: Annotated[StrictInt, Field(ge=1, le=64)] = 1
+    """How many root processes must match, exactly."""
+
+
+class Server(Part):
+    """The server under test, before any trial's changes."""
+
+    kind: Literal["sglang", "vllm", "llamacpp", "command"]
+    """Which engine: it decides how flags are written and what is checked. `command` is anything with a health check."""
+    host: Name | None = None
+    """The host it runs on, by its name in `hosts`; may be left out when there is only one."""
+    port: Port
+    """The port it listens on."""
+    tensor_parallel: Annotated[StrictInt, Field(ge=1, le=1024)] | None = None
+    """Over how many GPUs the model is split; written as the engine's own flag."""
+    gpus: Annotated[StrictInt, Field(ge=0, le=1024)] | None = None
+    """How many GPUs it uses; 0 = none. Default: `tensor_parallel` for sglang and vllm (1), 0 for others."""
+    command: Annotated[tuple[StrictStr, ...], Field(min_length=1)]
+    """The command line without flags, word for word; no shell reads it."""
+    flags: dict[FlagName, FlagValue] = {}
+    """Flags by name without dashes. `true` writes a bare flag, `false` and `unset` leave it out."""
+    env: dict[EnvName, EnvValue] = {}
+    """Environment variables; values are words, so numbers are quoted."""
+    allow_env: tuple[Literal["LD_LIBRARY_PATH"], ...] = ()
+    """Variables that are refused unless they are named here."""
+    secrets: dict[EnvName, SecretSource] = {}
+    """Environment variables whose values are secrets, by where these come from."""
+    replaces: Replaces | None = None
+    """Whose server may be replaced, after one confirmation of the processes found."""
+    cwd: StrictStr | None = None
+    """The folder it is started in (absolute, on the host)."""
+    health: Annotated[StrictStr, Field(pattern=r"^/[^\s]*$")] = "/health"
+    """The path that answers 200 once the model is loaded."""
+
+
+# ---------------------------------------------------------------- search
+
+
+class Changes(Part):
+    """Changes to the server's flags and environment."""
+
+    flags: dict[FlagName, FlagValue] = {}
+    """Flags that are set or `unset`."""
+    env: dict[EnvName, EnvValue] = {}
+    """Variables that are set or `unset`."""
+
+
+class Point(Part):
+    """One point of a stage, or one trial."""
+
+    flags: dict[FlagName, Scalar] = {}
+    """Flags that are set or `unset`."""
+    env: dict[EnvName, StrictStr] = {}
+    """Variables that are set or `unset`."""
+
+
+class Stage(Part):
+    """One stage of the search; the best of it is the base of the next."""
+
+    name: Name
+    """Its name, once in a playbook."""
+    when: StrictStr | None = None
+    """CEL over `profile.share`, `best` and `baseline`; skipped when not true: `profile.share['verify'] > 0.5`."""
+    flags: dict[FlagName, StageFlag] = {}
+    """Flags with sweeps, or with one value for the whole stage."""
+    env: dict[EnvName, StageEnv] = {}
+    """Variables with sweeps, or with one value for the whole stage."""
+    strategy: Strategy | None = None
+    """`grid` (every point; the default), `list` (the points given), `random`, `unimodal` (one ordered knob)."""
+    points: tuple[Point, ...] = ()
+    """With `list`: the points."""
+    sample: Count | None = None
+    """With `random`: how many points are drawn."""
+
+
+class Confirm(Part):
+    """How the winner is confirmed."""
+
+    launches: Annotated[StrictInt, Field(ge=0, le=64)] = 2
+    """Fresh launches each of baseline and winner; the interval comes from these alone. 0 = no confirmation."""
+
+
+class Search(Part):
+    """What is tried. The baseline is the server's own flags."""
+
+    base: Changes = Changes()
+    """What candidates start from."""
+    stages: tuple[Stage, ...] = ()
+    """Stages in order."""
+    confirm: Confirm = Confirm()
+    """Confirmation of the winner."""
+
+
+class Goal(Part):
+    """What counts as better."""
+
+    metric: Metric = "output_tok_s"
+    """What is compared."""
+    improve: Percent = 0.0
+    """By how much, over the baseline."""
+    over: Literal["baseline"] = "baseline"
+    """Against what."""
+    direction: Literal["up", "down"] | None = None
+    """Whether more is better. Default: `down` for times (`…_ms`, `…_s` but not `…_tok_s`), else `up`."""
+    strict: StrictBool = False
+    """Whether the lower end of the interval must reach the goal, not just the estimate."""
+
+
+class Budget(Part):
+    """Where the campaign stops by itself."""
+
+    launches: Count | None = None
+    """How many launches."""
+    time: LongTime | None = None
+    """How much time."""
+
+
+# ---------------------------------------------------------------- measuring
+
+
+class Repeats(Part):
+    """How often a benchmark is repeated in one launch."""
+
+    min: Annotated[StrictInt, Field(ge=1, le=1000)] = 3
+    """At least."""
+    until_cv: Percent | None = None
+    """Until the coefficient of variation is at most this."""
+    max: Annotated[StrictInt, Field(ge=1, le=1000)] | None = None
+    """At most. Default: `min`, or 10 with `until_cv`."""
+
+
+class Benchmark(Part):
+    """The load that measures."""
+
+    script: File = "builtin"
+    """`builtin`, or a file beside the playbook; it is uploaded under its digest and prints one JSON document."""
+    args: tuple[StrictStr, ...] = ()
+    """Further words of its command line."""
+    prompts: Annotated[
+        Annotated[Literal["copy", "free", "mixed"], Tag("one")]
+        | Annotated[Annotated[tuple[Annotated[StrictStr, Field(min_length=1)], ...], Field(min_length=1)], Tag("list")],
+        by_kind("copy, free, mixed, or a list of prompts"),
+    ] = "mixed"
+    """A named set (`copy`: repeat code; `free`: prose; `mixed`), or the prompts themselves."""
+    output_tokens: Count = 96
+    """Tokens asked for in each answer."""
+    requests: Count = 2
+    """Requests in one repeat."""
+    concurrency: Count = 1
+    """Requests at a time."""
+    warmup: Annotated[StrictInt, Field(ge=0, le=1000)] = 1
+    """Requests before the first repeat that are not counted."""
+    repeats: Annotated[
+        Annotated[Annotated[StrictInt, Field(ge=1, le=1000)], Tag("one")] | Annotated[Repeats, Tag("map")],
+        by_kind("a number, or min, until_cv and max"),
+    ] = 3
+    """A number, or `{min: 3, until_cv: 1%, max: 10}`."""
+    timeout: Timeout = 600.0
+    """Of one repeat."""
+
+
+class Profile(Part):
+    """How the server is profiled under load."""
+
+    method: Literal["sample", "engine", "off"] = "sample"
+    """`sample` looks at its process, `engine` uses its own profiler, `off`."""
+    on: Literal["all", "base"] = "all"
+    """Which trials."""
+    duration: Timeout = 3.0
+    """For how long."""
+
+
+# ---------------------------------------------------------------- states
+
+DO_WORDS = ("probe", "kill", "clean", "launch", "watch", "inspect", "benchmark", "profile", "decide", "finally")
+OUTCOMES = ("pass", "fail", "unknown", "timeout", "settled", "next", "same-launch", "finish", "leave", "launch", "stop")
+DoWord = Literal["probe", "kill", "clean", "launch", "watch", "inspect", "benchmark", "profile", "decide", "finally"]
+Outcome = Literal[
+    "pass", "fail", "unknown", "timeout", "settled", "next", "same-launch", "finish", "leave", "launch", "stop"
+]
+
+
+class Script(Part):
+    """A file beside the playbook that runs on the host as a job. Other keys become its flags: `requests: 150`."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Scalar]
+
+    script: File
+    """The file."""
+    args: tuple[StrictStr, ...] = ()
+    """Words of its command line."""
+
+
+GuardSpec = Annotated[Any, WithJsonSchema({"title": "Guard"})]
+"""The name of a guard, or ``{guard: NAME, …}``; checked against the guards that exist when it is resolved."""
+
+
+class State(Part):
+    """A state of the ladder. A key that is left out keeps the standard ladder's value."""
+
+    after: Name | None = None
+    """For a new state: the state whose `pass` leads here."""
+    do: (
+        Annotated[
+            tuple[
+                Annotated[
+                    Annotated[DoWord, Tag("one")] | Annotated[Script, Tag("map")],
+                    by_kind("a word, or script: FILE"),
+                ],
+                ...,
+            ],
+            Field(min_length=1),
+        ]
+        | None
+    ) = None
+    """What is done, in parallel where it is independent."""
+    guards: tuple[GuardSpec, ...] | None = None
+    """What must hold to leave by `pass`."""
+    on: dict[Outcome, Name] = {}
+    """Outcome → next state, `done`, `failed`, `hold`, or `skip-trial` (= `decide`)."""
+    timeout: Timeout | None = None
+    """How long it may take."""
+    attempts: Annotated[StrictInt, Field(ge=1, le=100)] | None = None
+    """How often it is tried."""
+
+
+# ---------------------------------------------------------------- debugging (parsed, not yet carried out)
+
+
+class Add(Part):
+    """A change by an amount."""
+
+    add: StrictInt | StrictFloat
+    """The amount."""
+
+
+class OnFail(Part):
+    """What to change when a launch fails with a class. Not carried out in this version."""
+
+    flags: dict[FlagName, Annotated[
+        Annotated[Scalar, Tag("one")] | Annotated[Add, Tag("map")], by_kind("a value, or add: AMOUNT")
+    ]] = {}  # fmt: skip
+    """Changes to flags."""
+    attempts: Count = 1
+    """How often."""
+
+
+class JsonChange(Part):
+    """A change to a JSON file on the host."""
+
+    path: StrictStr
+    """The file."""
+    set: dict[str, Any]
+    """JSON path → value."""
+
+
+class Change(Part):
+    """What a hypothesis changes."""
+
+    flags: dict[FlagName, Scalar] = {}
+    """Flags."""
+    env: dict[EnvName, StrictStr] = {}
+    """Variables."""
+    json_: JsonChange | None = Field(default=None, alias="json")
+    """A JSON file."""
+
+
+class Predict(Part):
+    """A prediction, written before the test."""
+
+    metric: Metric
+    """What is measured."""
+    above: StrictInt | StrictFloat | None = None
+    """It will be more than this."""
+    below: StrictInt | StrictFloat | None = None
+    """It will be less than this."""
+
+
+class Hypothesis(Part):
+    """A change with a reason and a prediction. Not carried out in this version."""
+
+    because: StrictStr
+    """Why it may be so."""
+    change: Change
+    """What is changed."""
+    predict: Predict
+    """What will be seen if it is so."""
+    revert: Literal["always", "never", "unless-supported"] = "unless-supported"
+    """When the change is taken back."""
+
+
+# ---------------------------------------------------------------- the whole
+
+
+class Playbook(Part):
+    """A campaign: what to try, what must hold before each step, and what counts as better."""
+
+    playbook: Name
+    """Its name; runs are called after it."""
+    aim: Literal["optimize", "debug"] = "optimize"
+    """`optimize` looks for the best, `debug` tests hypotheses."""
+    goal: Goal = Goal()
+    """What counts as better."""
+    hosts: Annotated[dict[Name, Address], Field(min_length=1)]
+    """Name → an alias of ~/.ssh/config, `user@host:port`, or `local`."""
+    server: Server
+    """The server under test."""
+    assumptions: dict[Name, GuardSpec] = {}
+    """Guards judged in `probe`, before anything is stopped; a refuted one holds."""
+    search: Search | None = None
+    """What is tried."""
+    trials: Annotated[tuple[Point, ...], Field(min_length=1)] | None = None
+    """Short form of a search with one stage: the trials themselves."""
+    budget: Budget = Budget()
+    """Where it stops by itself."""
+    benchmark: Benchmark = Benchmark()
+    """The load that measures."""
+    profile: Profile = Profile()
+    """How it is profiled."""
+    states: Annotated[dict[Name, State], Field(max_length=100)] = {}
+    """Changes to the standard ladder, new states, or a whole graph."""
+    on_fail: dict[Name, OnFail] = {}
+    """Class of failure → change. Not carried out in this version."""
+    hypotheses: dict[Name, Hypothesis] = {}
+    """Hypotheses to test. Not carried out in this version."""
+    finally_: Literal["winner", "restore", "stop"] | None = Field(default=None, alias="finally")
+    """What is left running. Default: `restore` when a server was replaced, else `stop`."""
+    seed: Annotated[StrictInt, Field(ge=0, le=2**31)] = 0
+    """Seed of everything random."""
+    lab: dict[str, Any] = {}
+    """Settings of a rehearsal; not read otherwise."""

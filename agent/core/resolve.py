@@ -1,0 +1,269 @@
+"""From a playbook to a plan: defaults written out, names looked up, files digested, everything checked.
+
+Pure: files are read by the function that the caller hands in. ``load_plan`` is the way in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..errors import AgentError, PlaybookError
+from . import plan
+from .check import Findings, check_words, did_you_mean, read
+from .playbook import Playbook, Repeats, Replaces
+from .resolve_search import changes, check_expressions, given, resolve_search
+from .resolve_states import resolve_guard, resolve_states
+from .workloads import SETS
+from .yaml import Document, Node, Path, compose
+
+Read = Callable[[str], bytes]
+"""Returns the bytes of a file beside the playbook, by the name written in it; ``builtin`` is the agent's own load
+script. Raises OSError or AgentError when there is none."""
+
+BUILTIN = "builtin"
+_TP_FLAG = {"sglang": "tp-size", "vllm": "tensor-parallel-size"}
+_TP_NAMES = ("tp", "tp-size", "tensor-parallel-size")
+_GENERIC = re.compile(r"(?:.*/)?(?:python[\d.]*|bash|sh|dash|zsh|node|java|perl|ruby|env|sudo|uv|poetry|-m|\W*)")
+
+
+def load_plan(text: bytes, file: str, read: Read) -> plan.Plan:
+    """Read, check and resolve a playbook; PlaybookError lists everything that is wrong with it."""
+    document = compose(text, file)
+    findings = Findings(document)
+    check_words(findings)
+    playbook = _read_playbook(document, findings)
+    if playbook is None or document.problems:
+        findings.stop()
+        raise PlaybookError("the playbook cannot be used")
+    return resolve(playbook, read=read, findings=findings)
+
+
+def _read_playbook(document: Document, findings: Findings) -> Playbook | None:
+    playbook: Playbook | None = read(Playbook, document.data, findings)
+    return playbook
+
+
+def resolve(playbook: Playbook, *, read: Read, findings: Findings | None = None) -> plan.Plan:
+    """Return the plan; PlaybookError, with places when ``findings`` knows the document, when it cannot be one."""
+    found = findings if findings is not None else Findings(Document("", {}, Node(0, 0)))
+    return _Resolver(playbook, read, found).resolve()
+
+
+class _Resolver:
+    """One playbook on its way to a plan."""
+
+    def __init__(self, playbook: Playbook, reader: Read, findings: Findings) -> None:
+        self.playbook, self.reader, self.findings = playbook, reader, findings
+        self.files: dict[str, str] = {}
+
+    def resolve(self) -> plan.Plan:
+        playbook = self.playbook
+        self.check_unsupported()
+        self.check_env()
+        server = self.server()
+        search = resolve_search(playbook, self.findings)
+        resolved = plan.Plan.model_validate(
+            {
+                "name": playbook.playbook,
+                "aim": playbook.aim,
+                "hosts": self.hosts(),
+                "server": server,
+                "goal": self.goal(),
+                "search": search,
+                "budget": plan.Budget(launches=playbook.budget.launches, time_s=playbook.budget.time),
+                "benchmark": self.benchmark(),
+                "profile": plan.Profile(
+                    method=playbook.profile.method, on=playbook.profile.on, seconds=playbook.profile.duration
+                ),
+                "states": resolve_states(playbook, server, search, self.digest, self.findings),
+                "assumptions": self.assumptions(),
+                "secrets": self.secrets(),
+                "finally": playbook.finally_ or ("restore" if server.replaces else "stop"),
+                "seed": playbook.seed,
+                "lab": playbook.lab,
+                "files": self.files,
+            }
+        )
+        check_expressions(playbook, resolved, self.findings)
+        self.check_profile(resolved)
+        self.findings.stop()
+        return resolved
+
+    # ------------------------------------------------------------ parts
+
+    def hosts(self) -> dict[str, plan.Host]:
+        for name, address in self.playbook.hosts.items():
+            port = address.rsplit(":", 1)[1] if re.search(r":\d+$", address) and not address.endswith("]") else "22"
+            if not 1 <= int(port) <= 65_535:
+                self.findings.add("E_HOST_SYNTAX", ("hosts", name), "no such port", "write user@host:22")
+        return {name: plan.Host(name=name, address=address) for name, address in self.playbook.hosts.items()}
+
+    def server(self) -> plan.Server:
+        own = self.playbook.server
+        flags = {key: given(value) for key, value in own.flags.items()}
+        env = {key: value for key, value in own.env.items() if value != "unset"}
+        parallel = own.tensor_parallel or 1
+        gpus = own.gpus if own.gpus is not None else parallel if own.kind in _TP_FLAG else 0
+        if own.kind != "command":
+            self.write_flag(flags, ("port",), "port", own.port)
+        if own.kind in _TP_FLAG and own.tensor_parallel is not None:
+            self.write_flag(flags, _TP_NAMES, _TP_FLAG[own.kind], own.tensor_parallel)
+        elif own.tensor_parallel not in (None, 1):
+            remedy = "give the engine's own flags, and `gpus`"
+            path: Path = ("server", "tensor_parallel")
+            self.findings.add("E_CONFLICT", path, f"{own.kind} has no flag for it", remedy, key=True)
+        return plan.Server(
+            kind=own.kind,
+            host=self.host(),
+            port=own.port,
+            gpus=gpus,
+            command=own.command,
+            flags=flags,
+            env=env,
+            secrets={name: name for name in own.secrets},
+            cwd=self.cwd(),
+            replaces=self.replaces(own.replaces),
+            health=own.health,
+        )
+
+    def write_flag(self, flags: dict[str, Any], names: Iterable[str], name: str, value: int) -> None:
+        """Add the flag that follows from a key of ``server``; one that is written out must say the same."""
+        for other in names:
+            if other in flags and flags[other] != value:
+                key = "port" if name == "port" else "tensor_parallel"
+                message = f"`server.{key}` says {value}"
+                self.findings.add("E_CONFLICT", ("server", "flags", other), message, "leave the flag out")
+            if other in flags:
+                return
+        flags[name] = value
+
+    def host(self) -> str:
+        hosts, named = self.playbook.hosts, self.playbook.server.host
+        if named is None:
+            if len(hosts) > 1:
+                remedy = "write `host: NAME`; known: " + ", ".join(hosts)
+                self.findings.add("E_MISSING", ("server", "host"), "there is more than one host", remedy, found="")
+            return next(iter(hosts))
+        if named not in hosts:
+            self.findings.add("E_REF", ("server", "host"), "no such host", did_you_mean(named, hosts))
+        return named
+
+    def cwd(self) -> str | None:
+        cwd = self.playbook.server.cwd
+        if cwd is not None and (not cwd.startswith("/") or ".." in cwd.split("/")):
+            self.findings.add("E_PATH", ("server", "cwd"), "a folder on the host is absolute", "write /srv/models")
+        return cwd
+
+    def replaces(self, own: Replaces | None) -> plan.Replaces | None:
+        if own is None:
+            return None
+        path: Path = ("server", "replaces")
+        telling = [word for word in own.argv if len(word) > 2 and not _GENERIC.fullmatch(word)]
+        exe = bool(own.exe) and not _GENERIC.fullmatch(own.exe or "")
+        if len([one for one in (telling, own.port, own.user, exe) if one]) < 2:
+            remedy = "give two of argv (words that only this server has), port, user and exe"
+            self.findings.add("E_KILL_TOO_BROAD", path, "it would match more than one server", remedy, key=True)
+        return plan.Replaces(argv=own.argv, port=own.port, user=own.user, exe=own.exe, expect=own.expect)
+
+    def goal(self) -> plan.Goal:
+        own = self.playbook.goal
+        time_like = own.metric.endswith(("_ms", "_s")) and not own.metric.endswith("_tok_s")
+        direction = own.direction or ("down" if time_like else "up")
+        return plan.Goal(metric=own.metric, improve=own.improve, direction=direction, strict=own.strict)
+
+    def benchmark(self) -> plan.Benchmark:
+        own = self.playbook.benchmark
+        repeats = own.repeats if isinstance(own.repeats, Repeats) else Repeats(min=own.repeats, max=own.repeats)
+        most = repeats.max or max(repeats.min, 10 if repeats.until_cv is not None else repeats.min)
+        if most < repeats.min:
+            self.findings.add(
+                "E_RANGE", ("benchmark", "repeats", "max"), "less than min", f"write {repeats.min} or more"
+            )
+        if repeats.until_cv is not None and most < 2:
+            message = "one repeat has no variation"
+            self.findings.add("E_RANGE", ("benchmark", "repeats", "max"), message, "write `max: 10`")
+        named = isinstance(own.prompts, str)
+        return plan.Benchmark(
+            script=own.script,
+            sha256=self.digest(own.script, ("benchmark", "script")),
+            args=own.args,
+            workload=plan.Workload(
+                name=own.prompts if isinstance(own.prompts, str) else "own",
+                prompts=SETS[own.prompts] if named else own.prompts,  # type: ignore[index]
+                output_tokens=own.output_tokens,
+                requests=own.requests,
+                concurrency=own.concurrency,
+                warmup=own.warmup,
+            ),
+            repeats=plan.Repeats(min=repeats.min, max=most, until_cv=repeats.until_cv),
+            timeout_s=own.timeout,
+        )
+
+    def assumptions(self) -> dict[str, Any]:
+        named = self.playbook.assumptions.items()
+        made = {name: resolve_guard(spec, ("assumptions", name), self.findings) for name, spec in named}
+        return {name: guard for name, guard in made.items() if guard is not None}
+
+    def secrets(self) -> dict[str, plan.SecretSource]:
+        found = {}
+        for name, own in self.playbook.server.secrets.items():
+            path: Path = ("server", "secrets", name)
+            if len([one for one in (own.env, own.file, own.command) if one]) != 1:
+                remedy = f"write `{name}: {{env: {name}}}`"
+                self.findings.add("E_CONFLICT", path, "a secret has one source", remedy, found="", key=True)
+            if name in self.playbook.server.env:
+                message = "the variable is set under `env` as well"
+                self.findings.add("E_CONFLICT", path, message, "leave one out", found="", key=True)
+            found[name] = plan.SecretSource(env=own.env, file=own.file, command=own.command)
+        return found
+
+    def digest(self, name: str, path: Path) -> str:
+        if name not in self.files:
+            try:
+                self.files[name] = hashlib.sha256(self.reader(name)).hexdigest()
+            except (OSError, KeyError) as error:
+                said = getattr(error, "strerror", None) or "it is not there"
+                self.findings.add(
+                    "E_FILE", path, f"the file cannot be read: {said}", "put it beside the playbook", found=name
+                )
+            except AgentError as error:
+                self.findings.add(error.code, path, error.what, error.remedy, found=name)
+        return self.files.get(name, "")
+
+    # ------------------------------------------------------------ checks
+
+    def check_unsupported(self) -> None:
+        remedy = "leave it out; nothing would be done about it"
+        for key in ("on_fail", "hypotheses"):
+            if getattr(self.playbook, key):
+                self.findings.add("E_UNSUPPORTED", (key,), "not supported in this version", remedy, found="", key=True)
+
+    def check_env(self) -> None:
+        """Refuse the loader's search path unless the playbook says that it means it."""
+        own = self.playbook
+        if "LD_LIBRARY_PATH" in own.server.allow_env:
+            return
+        places: list[tuple[Path, Iterable[str]]] = [(("server", "env"), own.server.env)]
+        if own.search:
+            places.append((("search", "base", "env"), own.search.base.env))
+            for number, stage in enumerate(own.search.stages):
+                path: Path = ("search", "stages", number)
+                places.append(((*path, "env"), stage.env))
+                places += [((*path, "points", n, "env"), point.env) for n, point in enumerate(stage.points)]
+        places += [(("trials", number, "env"), changes(point)[1]) for number, point in enumerate(own.trials or ())]
+        for path, names in places:
+            if "LD_LIBRARY_PATH" in names:
+                remedy = "if it is meant, write `server: {allow_env: [LD_LIBRARY_PATH]}`"
+                where = (*path, "LD_LIBRARY_PATH")
+                self.findings.add("E_ENV_NAME", where, "this variable changes what is run", remedy, found="", key=True)
+
+    def check_profile(self, resolved: plan.Plan) -> None:
+        """Refuse a condition on a profile that nobody takes."""
+        for number, stage in enumerate(resolved.search.stages):
+            if stage.when and resolved.profile.method == "off" and re.search(r"\bprofile\b", stage.when):
+                path: Path = ("search", "stages", number, "when")
+                remedy = "write `profile: {method: sample}`"
+                self.findings.add("E_CONFLICT", path, "it reads a profile, and profiling is off", remedy)
