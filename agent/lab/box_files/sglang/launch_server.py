@@ -1,0 +1,188 @@
+"""``python3 -m sglang.launch_server``: parse, resolve, start up as the real one does, serve until told to stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+from . import args, log, nccl
+from .engine import Engine, setting_of
+from .ranks import Ranks
+from .routes import Routes
+from .startup import Failure, Startup
+from .web import Web
+from .world import World, open_launch
+
+
+def read_json(world: World, name: str) -> dict[str, Any]:
+    """Read a checkpoint's config.json; raise as the model loader does."""
+    path = world.path(name) / "config.json"
+    try:
+        value: dict[str, Any] = json.loads(path.read_text())
+    except OSError as error:
+        raise OSError(
+            f"Can't load the configuration of '{name}'. Make sure that it is a folder with a config.json file."
+        ) from error
+    return value
+
+
+def configure(config: dict[str, Any], world: World) -> tuple[dict[str, Any], list[str]]:
+    """Resolve the arguments. Return the tokenizer process's copy and the warnings; ``config`` becomes the scheduler's."""
+    read_json(world, config["model_path"])
+    warnings = args.resolve(config, dict(os.environ))
+    top = dict(config)
+    if world.fault("silent-draft-override") and config["speculative_algorithm"]:
+        config.update(speculative_num_steps=1, speculative_num_draft_tokens=2)
+        warnings.append(
+            "speculative_num_draft_tokens is adjusted to speculative_num_steps + 1 when speculative_eagle_topk == 1"
+        )
+    if world.fault("eagle-for-eagle3") and config["speculative_algorithm"] == "EAGLE3":
+        config["speculative_algorithm"] = top["speculative_algorithm"] = "EAGLE"
+    if world.fault("secret-in-server-info"):
+        for copy in (config, top):
+            copy["hf_token"] = os.environ.get("HF_TOKEN", "hf_LabCanary0123456789abcdefghijklmn")
+            copy["admin_api_key"] = "sk-lab-canary-0123456789abcdef"
+    # The scheduler's own changes, which the first copy never sees: no chunked prefill for this multimodal class.
+    config["chunked_prefill_size"] = -1
+    config["disable_chunked_prefix_cache"] = True
+    return top, warnings
+
+
+def run(config: dict[str, Any]) -> int:
+    """Start and serve; return the exit status, unless a signal ends the process first."""
+    world = open_launch()
+    log.plain(
+        f"LAB: simulated SGLang, launch {world.launch}; durations are simulated seconds, {world.spec['time_scale']:g} to a second of wall time"
+    )
+    try:
+        top, warnings = configure(config, world)
+    except (ValueError, AssertionError, TypeError, OSError):
+        log.plain(traceback.format_exc().rstrip())
+        return 1
+    for warning in warnings:
+        log.plain(warning)
+    log.say(args.server_args({**config, "chunked_prefill_size": top["chunked_prefill_size"]}))
+    ignored = frozenset(world.spec["right_nccl"]) if world.fault("nccl-misspelt") else frozenset()
+    ranks = Ranks(world, config["tp_size"])
+    try:
+        env = nccl.of_process()
+        taken = nccl.applied(env, ignored)
+        draft = None
+        if config["speculative_algorithm"] and config["speculative_algorithm"] != "NGRAM":
+            draft = read_json(world, config["speculative_draft_model_path"] or config["model_path"])
+        engine = Engine(world, config, setting_of(config, draft, taken, world.spec), ranks)
+        facts: dict[str, Any] = {"model_type": "kimi_k25", "architectures": ["KimiK25ForConditionalGeneration"]}
+        serve(engine, top, facts, Startup(engine, env, taken, draft))
+    except (Failure, nccl.InvalidUsageError, OSError) as failure:
+        crash(ranks, failure, world)
+    return 0
+
+
+def serve(engine: Engine, top: dict[str, Any], facts: dict[str, Any], startup: Startup) -> None:
+    """Go through start-up, open the port, warm up, and wait for the end."""
+    routes = Routes(engine, top, facts)
+    web = None
+    if engine.world.fault("early-200"):
+        web = Web(top["host"], top["port"], routes)
+        web.start()
+    facts |= startup.load()
+    log.say(f"INFO:     Started server process [{os.getpid()}]")
+    log.say("INFO:     Waiting for application startup.")
+    log.say("INFO:     Application startup complete.")
+    try:
+        web = web or Web(top["host"], top["port"], routes)
+    except OSError as error:
+        log.say(
+            f"ERROR:    [Errno {error.errno}] error while attempting to bind on address ('{top['host']}', {top['port']}): address already in use"
+        )
+        log.say("INFO:     Waiting for application shutdown.")
+        log.say("INFO:     Application shutdown complete.")
+        end(engine.ranks)
+    engine.phase = "starting"
+    install_signals(engine, web)
+    web.start()
+    log.say(f"INFO:     Uvicorn running on http://{top['host']}:{top['port']} (Press CTRL+C to quit)")
+    startup.warm_up()
+    engine.phase = "ready"
+    log.say("The server is fired up and ready to roll!")
+    (engine.world.folder / "ready").write_text(f"{os.getpid()} {engine.world.launch}\n")
+    watch(engine)
+
+
+def install_signals(engine: Engine, web: Web) -> None:
+    """Drain and stop on SIGTERM and SIGINT; before this point the default holds and workers are left behind."""
+
+    def stop(number: int, _: object) -> None:
+        log.say(
+            f"SIG{'TERM' if number == signal.SIGTERM else 'INT'} received. signum=None frame=None. Draining requests and shutting down..."
+        )
+        engine.phase = "exiting"
+        threading.Thread(target=drain, args=(engine, web), daemon=True).start()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+
+
+def drain(engine: Engine, web: Web) -> None:
+    """Let running requests end, then end the process tree."""
+    deadline = time.monotonic() + 10
+    while engine.running and time.monotonic() < deadline and not engine.hung.is_set():
+        time.sleep(0.005)
+    log.say("Gracefully exiting... Remaining number of requests 0. Remaining requests remaining_rids=[].")
+    if engine.world.fault("zombie-workers"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    end(engine.ranks)
+
+
+def end(ranks: Ranks) -> None:
+    """End the tree as SGLang does: the children first, then itself, by SIGKILL."""
+    ranks.kill_all()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def watch(engine: Engine) -> None:
+    """Wait; when a rank dies while a request waits for it, the others' watchdog ends everything."""
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        if engine.hung.wait(None if not engine.ranks.dead() else 0.05):
+            time.sleep(engine.world.real_s(engine.config["watchdog_timeout"]))
+            log.say("Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=False)", 0)
+            log.say("SIGQUIT received. signum=None, frame=None. It usually means one child failed.")
+            end(engine.ranks)
+
+
+def crash(ranks: Ranks, failure: Exception, world: World) -> None:
+    """Log what ended the start, and end the tree."""
+    rank = getattr(failure, "rank", 0)
+    if isinstance(failure, nccl.InvalidUsageError):
+        log.plain(f"{world.spec['hostname']}:{os.getpid()}:{os.getpid()} [0] NCCL WARN {failure}", 1)
+        text = "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.27.5\nncclInvalidUsage: This usually reflects invalid usage of NCCL library."
+    else:
+        text = str(failure) if isinstance(failure, Failure) else f"OSError: {failure}"
+    if not getattr(failure, "silent", False):
+        log.say(
+            "Scheduler hit an exception: Traceback (most recent call last):\n"
+            '  File "/opt/venv/lib/python3.11/site-packages/sglang/srt/managers/scheduler.py", line 2954, in run_scheduler_process\n'
+            f"    scheduler = Scheduler(\n{text}\n",
+            rank,
+        )
+        log.say("Received sigquit from a child process. It usually means the child failed.")
+    else:
+        log.say(text)
+    end(ranks)
+
+
+def main() -> int:
+    """Parse the command line and run."""
+    config = vars(args.parser().parse_args())
+    return run(config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
