@@ -1,0 +1,49 @@
+"""What must hold before a state may be left: a closed union of checks, each a value with one pure method.
+
+A guard compares what was asked with what is so. It answers PASS only on evidence; evidence that is missing,
+lost or unreadable is UNKNOWN. A guard that raises is UNKNOWN.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from ..values import Verdict
+from .base import Guard, failed, passed, unknown, waiting
+from .config import EffectiveConfig, EnvApplied, Expr, FileIs, ScriptMatches
+from .hardware import GpuCount, GpusBalanced, GpusClean, GpusIdle
+from .lifecycle import Alive, Answers, LogHas, LogLacks, Progressing, Ready, Workers
+from .load import BenchValid, Drafting, Metric
+from .ownership import HostUnchanged, NoProcess, PortFree, ServerIsOurs
+
+if TYPE_CHECKING:
+    from ..evidence import Evidence
+
+AnyGuard = Annotated[
+    GpusClean | GpusIdle | GpusBalanced | GpuCount
+    | NoProcess | PortFree | ServerIsOurs | HostUnchanged
+    | Alive | Workers | Ready | Progressing | Answers | LogHas | LogLacks
+    | EffectiveConfig | EnvApplied | FileIs | ScriptMatches | Expr
+    | BenchValid | Drafting | Metric,
+    Field(discriminator="guard"),
+]  # fmt: skip
+
+
+def judge(guard: Guard, evidence: Evidence) -> Verdict:
+    """Ask a guard; an exception inside it is UNKNOWN with its name. The verdict names what was read."""
+    evidence.read.clear()
+    try:
+        verdict = guard.judge(evidence)
+    except Exception as error:  # a broken check must never open or slam a gate
+        verdict = unknown(f"the check itself failed: {type(error).__name__}: {error}")
+    return verdict.model_copy(update={"read": tuple(sorted(evidence.read))})
+
+
+__all__ = [
+    "Alive", "Answers", "AnyGuard", "BenchValid", "Drafting", "EffectiveConfig", "EnvApplied", "Expr", "FileIs",
+    "GpuCount", "GpusBalanced", "GpusClean", "GpusIdle", "Guard", "HostUnchanged", "LogHas", "LogLacks", "Metric",
+    "NoProcess", "PortFree", "Progressing", "Ready", "ScriptMatches", "ServerIsOurs", "Workers",
+    "failed", "judge", "passed", "unknown", "waiting",
+]  # fmt: skip

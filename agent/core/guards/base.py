@@ -1,0 +1,73 @@
+"""What every guard has, and the four ways to answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator
+
+from ..values import Finding, Result, Value, Verdict, parse_duration, parse_percent
+
+if TYPE_CHECKING:
+    from ..actions import Section
+    from ..evidence import Evidence
+
+
+def passed(saw: str) -> Verdict:
+    """Say that it holds, and what was seen."""
+    return Verdict(result=Result.PASS, saw=saw)
+
+
+def waiting(saw: str, wanted: str = "", finding: Finding | None = None) -> Verdict:
+    """Say that it does not hold yet and may still come."""
+    return Verdict(result=Result.WAIT, saw=saw, wanted=wanted, finding=finding)
+
+
+def unknown(saw: str, wanted: str = "", finding: Finding | None = None) -> Verdict:
+    """Say that the evidence does not tell."""
+    return Verdict(result=Result.UNKNOWN, saw=saw, wanted=wanted, finding=finding)
+
+
+def failed(finding: Finding, saw: str, wanted: str, remedy: str = "", also: tuple[Finding, ...] = ()) -> Verdict:
+    """Say that it does not hold, of which class, and what would help."""
+    return Verdict(result=Result.FAIL, finding=finding, saw=saw, wanted=wanted, remedy=remedy, also=also)
+
+
+def _seconds(value: Any) -> Any:
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+def _fraction(value: Any) -> Any:
+    return parse_percent(value) if isinstance(value, str) else value
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds)]
+"""Seconds; a playbook writes ``90s`` or ``15m``."""
+
+Fraction = Annotated[float, BeforeValidator(_fraction)]
+"""A share of one; a playbook writes ``3%``."""
+
+
+class Guard(Value):
+    """The common part. ``poll`` guards may answer WAIT and are asked again with newer observations."""
+
+    poll: ClassVar[bool] = False
+    guard: str
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        """Return the verdict on this evidence. Pure."""
+        raise NotImplementedError
+
+    def needs(self) -> tuple[Section, ...]:
+        """Return sections that the probe of the state must have for this guard, beside the usual ones."""
+        return ()
+
+    def patterns(self) -> tuple[str, ...]:
+        """Return extended regular expressions (POSIX) of log lines that this guard must get to see."""
+        return ()
+
+
+def names(items: list[str] | tuple[str, ...], most: int = 4) -> str:
+    """Write a list for people, with at most ``most`` entries."""
+    rest = len(items) - most
+    return ", ".join(items[:most]) + (f" and {rest} more" if rest > 0 else "")

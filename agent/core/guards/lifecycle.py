@@ -1,0 +1,350 @@
+"""Guards on the life of a server: alive, all workers there, making progress, ready, saying what it should."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import re2
+from pydantic import Field, field_validator
+
+from ..probes.http import read_http
+from ..probes.logs import without_stamp
+from ..probes.processes import read_processes, session
+from ..values import Finding, Result, Verdict, duration_text
+from .base import Guard, Seconds, failed, names, passed, unknown, waiting
+from .view import first_fatal, job_state, log_lines
+
+if TYPE_CHECKING:
+    from ..evidence import Evidence, WatchFacts
+
+READY = "READY"
+"""The phase that a kind reports when its own log says that the server is up."""
+
+
+def _died(evidence: Evidence, what: str) -> Verdict:
+    """Say that the server is gone, and why, as far as its log tells."""
+    cause = first_fatal(evidence, dead=True)
+    if cause is None:
+        remedy = "read the end of its log: no line of a known kind says why"
+        return failed(Finding.CRASH, what, "a live server", remedy)
+    finding, line, also = cause
+    return failed(finding, f"{what}; its log says: {line[:160]}", "a live server", REMEDY.get(finding, ""), also)
+
+
+REMEDY = {
+    Finding.GPU_OOM: "give it less memory (static share, graphs, context), or free the GPU first",
+    Finding.HOST_OOM: "the kernel's memory killer: look at dmesg and at memory.events of its group; load with less",
+    Finding.PORT_IN_USE: "the port was taken when it was needed: find the holder before the next long load",
+    Finding.MEMORY_IMBALANCE: "the GPUs had different free memory: look for other users of one of them before a retry",
+    Finding.DIRTY_GPU: "memory of others was there at the start: clean up first, the configuration is not the cause",
+    Finding.CONFIG_INVALID: "the arguments cannot work: change them, a retry brings the same",
+    Finding.UNSUPPORTED: "this version cannot do it: change the version or the flags, a retry brings the same",
+    Finding.WEIGHTS_MISMATCH: "the checkpoint does not fit the model: check its files and key names",
+    Finding.HANG: "a longer timeout rarely helps: look at P2P and NCCL transports, build caches, the slowest rank",
+    Finding.DEAD_RANK: "look for the memory killer: dmesg, memory.events of its control group",
+    Finding.WARMUP_TIMEOUT: "its own warm-up gave up: raise the engine's warm-up limit, or warm its caches first",
+    Finding.CRASH: "read the first exception by time: what follows it are cascades",
+}
+
+
+class Alive(Guard):
+    """The launched server's process is there, by pid and start time."""
+
+    poll: ClassVar[bool] = True
+    guard: Literal["alive"] = "alive"
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        """See the class."""
+        state = job_state(evidence)
+        if state is None:
+            return unknown("no state of the server's job was seen", "a live job")
+        match state.word:
+            case "LIVE":
+                return passed(f"supervisor {state.pid} is there")
+            case "ORPHANED":
+                return passed(f"supervisor {state.pid} is gone, its server lives on")
+            case "STARTING":
+                return waiting("the job is starting", "a live job")
+            case "EXITED":
+                return _died(evidence, f"the server ended with status {state.rc}")
+            case "LOST":
+                return _died(evidence, f"the server's job is gone ({state.why})")
+        return unknown(f"the host says {state.word}", "a live job")
+
+
+class Workers(Guard):
+    """All processes of the server are there: a dead rank behind a waiting launcher is found by counting."""
+
+    poll: ClassVar[bool] = True
+    guard: Literal["workers"] = "workers"
+    at_least: int | None = Field(default=None, ge=1)
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        """See the class."""
+        wanted = self.at_least
+        if wanted is None:
+            if evidence.trial is None:
+                return unknown("there is no trial to count for")
+            wanted = evidence.kind.workers(evidence.server, evidence.trial)
+        dead = self._missing_ranks(evidence)
+        remedy = REMEDY[Finding.DEAD_RANK]
+        if dead:
+            saw = f"rank {names([str(rank) for rank in dead], 8)} is gone while others live"
+            return failed(Finding.DEAD_RANK, saw, f"{evidence.server.gpus} ranks", remedy)
+        facts = evidence.watch()
+        if facts is None or facts.workers is None:
+            return unknown("the server's processes were not counted", f"{wanted} processes")
+        if facts.workers >= wanted:
+            return passed(f"{facts.workers} processes")
+        if facts.workers_max >= wanted:
+            saw = f"{facts.workers} processes are left of {facts.workers_max}"
+            return failed(Finding.DEAD_RANK, saw, f"{wanted} processes", remedy)
+        return waiting(f"{facts.workers} processes so far", f"{wanted} processes")
+
+    def _missing_ranks(self, evidence: Evidence) -> list[int]:
+        """Return ranks without a living process, where the processes name theirs and were listed."""
+        sections = evidence.sections("inspect")
+        processes = read_processes(sections.get("processes")) if sections is not None else None
+        launched = evidence.launched
+        if processes is None or launched is None:
+            return []
+        titles = [p.title for p in session(processes, launched.pid, launched.start) if p.living]
+        return missing_ranks(titles, evidence.server.gpus)
+
+
+_RANK = re.compile(r"(?:scheduler|Worker)\S*?_TP(\d{1,4})", re.ASCII)
+
+
+def missing_ranks(titles: list[str], ranks: int) -> list[int]:
+    """Return the ranks that no title names; [] when no title names any (then titles tell nothing)."""
+    seen = {int(match[1]) for title in titles if (match := _RANK.search(title))}
+    return [rank for rank in range(ranks) if rank not in seen] if seen else []
+
+
+class Ready(Guard):
+    """The server answers 200, its own log says that it is up, and it lives.
+
+    A 200 without the log's word comes from somebody else: an old server on the same port answers at once.
+    """
+
+    poll: ClassVar[bool] = True
+    guard: Literal["ready"] = "ready"
+    grace: Seconds = 5.0
+    """So long the log may lag behind the first 200."""
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        """See the class."""
+        alive = Alive().judge(evidence)
+        if alive.result in {Result.FAIL, Result.UNKNOWN}:
+            return alive
+        facts = evidence.watch()
+        if facts is None or not facts.health:
+            return waiting("no health answer yet", "200")
+        code = facts.health[-1][1]
+        if code != 200:
+            words = "no answer" if code == 0 else f"HTTP {code}"
+            return self._refused(evidence, facts, words)
+        if not getattr(evidence.kind, "ready_phase", "") or self._said(evidence):
+            return passed("health 200 and the log says so") if alive.result is Result.PASS else alive
+        since = self._since_200(facts)
+        if evidence.now - since < self.grace:
+            return waiting("health 200, the log does not say that it is up yet", "the log's own word")
+        remedy = "an older server answers on this port: find out who listens there before anything is measured"
+        saw = f"health 200 since {duration_text(evidence.now - since)}, but our server's log does not say it is up"
+        return failed(Finding.FOREIGN_SERVER, saw, "the log's own word", remedy)
+
+    def _said(self, evidence: Evidence) -> bool:
+        return any(evidence.kind.phase(line) == READY for line in log_lines(evidence))
+
+    def _since_200(self, facts: WatchFacts) -> float:
+        since = facts.health[-1][0]
+        for at, code in reversed(facts.health):
+            if code != 200:
+                break
+            since = at
+        return since
+
+    def _refused(self, evidence: Evidence, facts: WatchFacts, words: str) -> Verdict:
+        """Judge a refusal: after it was up it is not death, long prefills answer no health check for a while."""
+        if any(code == 200 for _, code in facts.health) and self._said(evidence):
+            return waiting(f"{words} after it was up", "200", Finding.BUSY_PREFILL)
+        return waiting(words, "200")
+
+
+class Progressing(Guard):
+    """The start moves on: no fatal line, and the newest phase is not older than that phase may take."""
+
+    poll: ClassVar[bool] = True
+    guard: Literal["progressing"] = "progressing"
+    limit: Seconds | None = None
+    """One limit for all phases, instead of the engine's own."""
+    limits: dict[str, Seconds] = {}
+    """Limits by phase."""
+    stalls: int = Field(default=3, ge=1)
+    """So many complaints of the engine about waiting, without a new phase in between, are a hang."""
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        """See the class."""
+        state = job_state(evidence)
+        if state is not None and state.word in {"EXITED", "LOST"}:
+            return _died(evidence, f"the server's job says {state.word}")
+        facts = evidence.watch()
+        if facts is None:
+            return unknown("the server is not watched", "phases of its start")
+        phase, since, stalls = self._phase(evidence, facts)
+        if phase == READY:
+            return passed("the log says that it is up")
+        cause = first_fatal(evidence, dead=False)
+        if cause is not None:
+            finding, line, also = cause
+            return failed(finding, f"the log says: {line[:160]}", "no fatal line", REMEDY.get(finding, ""), also)
+        limit = self._limit(evidence, phase)
+        age = evidence.now - since
+        saw = f"phase {phase or 'START'} since {duration_text(max(age, 0.0))}"
+        if stalls >= self.stalls:
+            return failed(Finding.HANG, f"{saw}, {stalls} complaints about waiting", "progress", REMEDY[Finding.HANG])
+        if age > limit:
+            return failed(Finding.HANG, saw, f"at most {duration_text(limit)}", REMEDY[Finding.HANG])
+        return passed(f"{saw}, allowed {duration_text(limit)}")
+
+    def _phase(self, evidence: Evidence, facts: WatchFacts) -> tuple[str, float, int]:
+        """Return the newest phase, the time of the last line that moved it on, and complaints since then."""
+        phase, since, stalls = "", evidence.entered_s, 0
+        seen: set[str] = set()
+        stalled = getattr(evidence.kind, "stalled", None)
+        for at, line in facts.log:
+            words = without_stamp(line)
+            found = evidence.kind.phase(line)
+            if found is not None and words not in seen:
+                phase, since, stalls = found, at, 0
+                seen.add(words)
+            elif stalled is not None and stalled(line):
+                stalls += 1
+        return phase, since, stalls
+
+    def _limit(self, evidence: Evidence, phase: str) -> float:
+        own: dict[str, float] = getattr(evidence.kind, "phase_limits", {})
+        if phase in self.limits:
+            return self.limits[phase]
+        return self.limit if self.limit is not None else own.get(phase, own.get("", 900.0))
+
+
+class Answers(Guard):
+    """The server answers a fixed question with text that is neither empty nor a loop nor made of NaN."""
+
+    poll: ClassVar[bool] = True
+    guard: Literal["answers"] = "answers"
+    contains: str | None = None
+    """A pattern (RE2) that the answer must match."""
+
+    @field_validator("contains")
+    @classmethod
+    def _pattern(cls, value: str | None) -> str | None:
+        return _checked(value) if value is not None else None
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        """See the class."""
+        if evidence.latest("inspect") is None:
+            return waiting("the running server was not inspected yet")
+        sections = evidence.sections("inspect")
+        if sections is None:
+            return unknown("the answer to the inspection is not known", "an answer")
+        for line in log_lines(evidence):
+            if "NaN in the logits" in line:
+                return failed(Finding.BAD_OUTPUT, f"the log says: {line[:120]}", "numbers", "the model computes NaN")
+        text = evidence.kind.answer(sections)
+        if text is None:
+            status = read_http(sections.get("answer"))
+            if status is not None and status[0] != 200:
+                saw = f"the fixed question got HTTP {status[0]:03d}"
+                return failed(Finding.SERVER_NOT_READY, saw, "an answer", "healthy, but it does not serve")
+            return unknown("there is no answer to the fixed question", "an answer")
+        fault = degenerate(text)
+        if fault:
+            saw = f"{fault}: {text.strip()[:60]!r}"
+            return failed(Finding.BAD_OUTPUT, saw, "sensible text", "check weights and the draft's wiring")
+        if self.contains is not None and not re2.search(self.contains, text):
+            return failed(Finding.BAD_OUTPUT, f"it answered {text.strip()[:80]!r}", f"a match of {self.contains}")
+        return passed(f"it answered {text.strip()[:60]!r}")
+
+
+def degenerate(text: str) -> str:
+    """Return what is wrong with a generated text as such; '' when nothing is."""
+    words = text.split()
+    if not words:
+        return "the answer is empty"
+    solid = "".join(words)
+    if len(solid) >= 16 and len(set(solid)) <= 2:
+        return "the answer repeats one character"
+    if len(words) >= 12 and max(words.count(word) for word in set(words)) >= 0.8 * len(words):
+        return "the answer repeats one word"
+    for period in (2, 3):
+        if len(words) >= 24 and all(words[place] == words[place - period] for place in range(period, len(words))):
+            return f"the answer repeats {period} words"
+    return ""
+
+
+def _checked(pattern: str) -> str:
+    try:
+        re2.compile(pattern)
+    except re2.error as error:
+        raise ValueError(f"not a pattern of RE2: {error}") from None
+    return pattern
+
+
+def _posix(pattern: str) -> str:
+    """Write an RE2 pattern for ``grep -E``: what POSIX lacks is replaced by its long form."""
+    for mine, theirs in ((r"\d", "[0-9]"), (r"\s", "[[:space:]]"), (r"\w", "[[:alnum:]_]"), ("(?:", "(")):
+        pattern = pattern.replace(mine, theirs)
+    return pattern
+
+
+class _LogGuard(Guard):
+    """The common part of guards on log lines."""
+
+    pattern: str
+    finding: Finding = Finding.CRASH
+
+    @field_validator("pattern")
+    @classmethod
+    def _pattern(cls, value: str) -> str:
+        return _checked(value)
+
+    def patterns(self) -> tuple[str, ...]:
+        """See the base class."""
+        return (_posix(self.pattern),)
+
+
+class LogLacks(_LogGuard):
+    """No line of the server's output since its launch matches the pattern (RE2)."""
+
+    guard: Literal["log_lacks"] = "log_lacks"
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        """See the class."""
+        lines = log_lines(evidence)
+        for line in lines:
+            if re2.search(self.pattern, line):
+                return failed(self.finding, f"the log says: {line[:160]}", f"no line that matches {self.pattern}")
+        return passed(f"{len(lines)} lines seen, none matches")
+
+
+class LogHas(_LogGuard):
+    """A line of the server's output since its launch matches the pattern (RE2); it is waited for until it is up."""
+
+    poll: ClassVar[bool] = True
+    guard: Literal["log_has"] = "log_has"
+    finding: Finding = Finding.CONFIG_OVERRIDDEN
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        """See the class."""
+        lines = log_lines(evidence)
+        for line in lines:
+            if re2.search(self.pattern, line):
+                return passed(f"the log says: {line[:160]}")
+        facts = evidence.watch()
+        if facts is not None and not any(code == 200 for _, code in facts.health):
+            return waiting(f"{len(lines)} lines seen, none matches yet", f"a line that matches {self.pattern}")
+        saw = f"{len(lines)} lines seen, none matches"
+        return failed(self.finding, saw, f"a line that matches {self.pattern}")

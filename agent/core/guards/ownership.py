@@ -1,0 +1,197 @@
+"""Guards on whose things these are: no process left, the port free, the answering server the one we launched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from ..probes.gpu import read_apps, read_gpus
+from ..probes.host import read_host, read_nccl_conf
+from ..probes.processes import Process, read_processes, session
+from ..probes.sockets import listening, read_listeners
+from ..values import Finding, Verdict
+from .base import Guard, Seconds, failed, names, passed, unknown, waiting
+from .view import Mine, UnreadableError, describe, leased, mine, still_settling
+
+if TYPE_CHECKING:
+    from ..evidence import Evidence
+    from ..observations import SectionResult
+
+_DAEMONS = ("nvidia-cuda-mps-server", "nvidia-persistenced", "nv-hostengine", "dcgm-exporter")
+
+
+class NoProcess(Guard):
+    """Nothing lives of any job of ours, nor of the server that is replaced, and no stranger uses our GPUs."""
+
+    poll: ClassVar[bool] = True
+    guard: Literal["no_process"] = "no_process"
+    allow: tuple[str, ...] = _DAEMONS
+    """Names of programs that may use the GPUs: services of the host."""
+    settle: Seconds = 10.0
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        """See the class."""
+        sections = evidence.sections("probe")
+        if sections is None:
+            return unknown("the probe's answer is not known", "the list of processes")
+        processes = read_processes(sections.get("processes"))
+        if processes is None:
+            return unknown("the list of processes cannot be read", "the list of processes")
+        try:
+            ours = mine(evidence, sections)
+        except UnreadableError as error:
+            return unknown(str(error), "no process of ours")
+        if ours.owned or ours.replaced:
+            return self._left(evidence, ours)
+        return self._strangers(evidence, sections, processes)
+
+    def _left(self, evidence: Evidence, ours: Mine) -> Verdict:
+        words = [f"{owned.pid} {owned.argv[:50]}" for owned in ours.owned.values()]
+        words += [f"{process.pid} {process.title[:50]}" for process in ours.replaced.values()]
+        states = [owned.state[:1] for owned in ours.owned.values()]
+        states += [process.state[:1] for process in ours.replaced.values()]
+        saw = f"{len(words)} processes still live: {names(words, 3)}"
+        if still_settling(evidence, self.settle):
+            return waiting(saw, "none", Finding.OURS)
+        if "D" in states:
+            remedy = "it waits in the kernel and takes no signals: a person must look at the host"
+            return failed(Finding.DSTATE, saw, "none", remedy, (Finding.OURS,))
+        return failed(Finding.OURS, saw, "none", "stop exactly these processes, then look again")
+
+    def _strangers(
+        self, evidence: Evidence, sections: Mapping[str, SectionResult], processes: tuple[Process, ...]
+    ) -> Verdict:
+        if evidence.server.gpus == 0:
+            return passed("no process of ours is left")
+        apps, table = read_apps(sections.get("gpu_apps")), read_gpus(sections.get("gpus"))
+        if apps is None or apps.problem or table is None:
+            problem = apps.problem if apps else "the users of the GPUs were not asked for"
+            return unknown(problem, "no stranger on our GPUs")
+        by_pid = {process.pid: process for process in processes}
+        uuids = {gpu.uuid for gpu in leased(evidence, table)}
+        users = [app for app in apps.apps if app.uuid in uuids]
+        strangers = [by_pid[app.pid] for app in users if app.pid in by_pid]
+        strangers = [process for process in strangers if not self._allowed(process.argv[0] if process.argv else "")]
+        if strangers:
+            remedy = "somebody else uses our GPUs: ask them, or take others; nothing was sent to that process"
+            return failed(Finding.FOREIGN, f"on our GPUs: {describe(strangers)}", "no process of others", remedy)
+        hidden = [app for app in users if app.pid not in by_pid and not self._allowed(app.name or "")]
+        if hidden:
+            listed = names([str(app.pid) for app in hidden])
+            remedy = "it lives in another pid namespace: look on the machine itself or in its containers"
+            saw = f"pid {listed} uses our GPUs and is not visible here"
+            return failed(Finding.NAMESPACE, saw, "no process of others", remedy)
+        return passed("no process of ours is left, and nobody else is on our GPUs")
+
+    def _allowed(self, program: str) -> bool:
+        return program.rpartition("/")[2] in self.allow
+
+
+class PortFree(Guard):
+    """Nobody listens on the server's port. Connections that only wait for their end do no harm."""
+
+    poll: ClassVar[bool] = True
+    guard: Literal["port_free"] = "port_free"
+    settle: Seconds = 10.0
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        """See the class."""
+        port = evidence.server.port
+        sections = evidence.sections("probe")
+        listeners = read_listeners(sections.get("sockets")) if sections is not None else None
+        if sections is None or listeners is None:
+            return unknown("the list of listening sockets is not known", f"port {port} free")
+        found = listening(listeners, port)
+        if not found:
+            return passed(f"nobody listens on port {port}")
+        pids = sorted({pid for listener in found for pid in listener.pids or ()})
+        if not pids:
+            remedy = "look as root who listens there, or choose another port"
+            saw = f"somebody whom we cannot see listens on {found[0].address}:{port}"
+            return failed(Finding.PORT_IN_USE, saw, f"port {port} free", remedy)
+        try:
+            ours = mine(evidence, sections)
+        except UnreadableError as error:
+            return unknown(f"port {port} is taken by {names([str(pid) for pid in pids])}; {error}", f"port {port} free")
+        processes = {process.pid: process for process in read_processes(sections.get("processes")) or ()}
+        who = describe(processes[pid] for pid in pids if pid in processes) or names([str(pid) for pid in pids])
+        saw = f"port {port} is held by {who}"
+        if all(ours.has(pid) for pid in pids):
+            if still_settling(evidence, self.settle):
+                return waiting(saw, f"port {port} free", Finding.OURS)
+            return failed(Finding.OURS, saw, f"port {port} free", "stop that process of ours", (Finding.PORT_IN_USE,))
+        return failed(Finding.PORT_IN_USE, saw, f"port {port} free", "ask its owner, or choose another port")
+
+
+class ServerIsOurs(Guard):
+    """Who listens on the port belongs to the job we launched, by pid and start time."""
+
+    poll: ClassVar[bool] = True
+    guard: Literal["server_is_ours"] = "server_is_ours"
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        """See the class."""
+        port, launched = evidence.server.port, evidence.launched
+        if evidence.latest("inspect") is None:
+            return waiting("the running server was not inspected yet")
+        sections = evidence.sections("inspect")
+        listeners = read_listeners(sections.get("sockets")) if sections is not None else None
+        processes = read_processes(sections.get("processes")) if sections is not None else None
+        if listeners is None or processes is None:
+            return unknown("listeners and processes of the running server are not known", "a listener of our job")
+        if launched is None or launched.pid <= 1:
+            return unknown("the identity of the launched job is not known", "a listener of our job")
+        found = listening(listeners, port)
+        if not found:
+            remedy = "the health address answers for something else, or the server closed its port again"
+            return failed(Finding.SERVER_NOT_READY, f"nobody listens on port {port}", "a listener of our job", remedy)
+        pids = sorted({pid for listener in found for pid in listener.pids or ()})
+        if not pids:
+            return unknown(f"who listens on port {port} is not visible to us", "a listener of our job")
+        kin = {process.pid for process in session(processes, launched.pid, launched.start)}
+        strangers = [pid for pid in pids if pid not in kin]
+        if strangers:
+            by_pid = {process.pid: process for process in processes}
+            who = describe(by_pid[pid] for pid in strangers if pid in by_pid) or names([str(pid) for pid in strangers])
+            remedy = "another server answers on this port: whatever it says is not about the one we launched"
+            saw = f"port {port} is served by {who}, not by job {launched.pid}"
+            return failed(Finding.FOREIGN_SERVER, saw, "a listener of our job", remedy, (Finding.PORT_IN_USE,))
+        saw = f"pid {pids[0]} of our job {launched.pid} listens on port {port}"
+        return self._identity(evidence, sections or {}, saw)
+
+    def _identity(self, evidence: Evidence, sections: Mapping[str, SectionResult], saw: str) -> Verdict:
+        """Compare what the server says of itself, where it does."""
+        if evidence.trial is None:
+            return passed(saw)
+        effective = evidence.kind.effective(sections, evidence.launch_log)
+        says = effective.values if effective else {}
+        for key, wanted in evidence.kind.identity(evidence.trial).items():
+            if key in says and str(says[key]) != str(wanted):
+                remedy = "another server, or another model, answers under our port"
+                return failed(Finding.FOREIGN_SERVER, f"{saw}, and says {key} {says[key]}", f"{key} {wanted}", remedy)
+        return passed(saw)
+
+
+class HostUnchanged(Guard):
+    """The host is the one of the first probe: same boot, same driver, same NCCL files."""
+
+    guard: Literal["host_unchanged"] = "host_unchanged"
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        """See the class."""
+        sections = evidence.sections("probe") or evidence.sections("inspect")
+        before = read_host(evidence.baseline.get("host"))
+        now = read_host(sections.get("host")) if sections is not None else None
+        if sections is None or before is None or now is None:
+            return unknown("the host's identity was not read twice", "the same host and boot")
+        pairs = [("hostname", before.hostname, now.hostname), ("boot", before.boot, now.boot)]
+        pairs += [("kernel", before.kernel, now.kernel), ("driver", before.driver, now.driver)]
+        changed = [f"{name} {old or 'none'} -> {new or 'none'}" for name, old, new in pairs if old != new]
+        files = (read_nccl_conf(evidence.baseline.get("nccl_conf")), read_nccl_conf(sections.get("nccl_conf")))
+        if files[0] is not None and files[1] is not None and files[0] != files[1]:
+            changed.append(f"NCCL files {files[0]} -> {files[1]}")
+        if not changed:
+            return passed(f"{now.hostname}, boot {now.boot[:8]}")
+        remedy = "measurements before and after this cannot be compared: start a new run"
+        finding = Finding.LOST if before.boot != now.boot else Finding.CONFIG_OVERRIDDEN
+        return failed(finding, names(changed), "the host as it was at the first probe", remedy)

@@ -1,0 +1,293 @@
+"""GPUs: memory, load, power and who uses them. ``nvidia-smi``, or ``rocm-smi`` where there is only that.
+
+A cell that is not a number is None, never 0. Rows and the exit status are read together: a list that ends early
+is not a list of clean GPUs. ``memory.used`` is without what the driver reserves for itself.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from ..actions import Section
+from ..observations import SectionResult
+from ..values import Finding
+from .shell import limited, section
+
+_COMMON = (
+    "index,uuid,name,memory.used,memory.total,memory.reserved,utilization.gpu,temperature.gpu,power.draw,power.limit,"
+    "clocks.sm"
+)
+QUERIES = (
+    f"{_COMMON},clocks_event_reasons.active,mig.mode.current",
+    f"{_COMMON},clocks_throttle_reasons.active,mig.mode.current",
+    "index,uuid,name,memory.used,memory.total,utilization.gpu,temperature.gpu,power.draw,power.limit",
+)
+"""What is asked for, newest drivers first: one unknown field makes the whole query fail with status 2."""
+
+APPS_QUERY = "gpu_uuid,pid,process_name,used_memory"
+
+STATUS = {
+    0: "",
+    2: "nvidia-smi was asked for something it does not know",
+    3: "nvidia-smi: the operation is not available on this device",
+    4: "nvidia-smi: no permission",
+    6: "nvidia-smi: no device was found",
+    8: "nvidia-smi: a power cable is not attached",
+    9: "nvidia-smi: the driver is not loaded",
+    10: "nvidia-smi: an interrupt problem",
+    11: "nvidia-smi: an interrupt problem",
+    12: "nvidia-smi: its library was not found",
+    13: "nvidia-smi: its library lacks a function",
+    14: "nvidia-smi: the infoROM is corrupted",
+    15: "nvidia-smi: a GPU is lost from the bus",
+    18: "nvidia-smi: driver and library have different versions",
+    124: "nvidia-smi did not answer in time",
+    126: "nvidia-smi cannot be executed",
+    127: "nvidia-smi is not there",
+    137: "nvidia-smi did not answer in time and was killed",
+    255: "nvidia-smi: unknown error",
+}
+LOST_STATUS = frozenset({6, 8, 14, 15})
+"""Statuses that say that a device is gone or broken, not that we cannot ask."""
+
+
+def gpus_section() -> Section:
+    """Return the section with one row for each GPU, under a header that names the columns."""
+    tries = []
+    for place, query in enumerate(QUERIES):
+        command = limited(10, f"nvidia-smi --query-gpu={query} --format=csv,nounits")
+        test = "" if place == 0 else '[ "$r" -ne 2 ] || '
+        tries.append(f"{test}{{ o=$({command} 2>&1); r=$?; }}")
+    rocm = limited(10, "rocm-smi --showmeminfo vram --showuse --json")
+    return section(
+        "gpus",
+        f"if command -v nvidia-smi >/dev/null 2>&1; then {'; '.join(tries)}; printf '%s\\n' \"$o\"; exit $r; "
+        f"elif command -v rocm-smi >/dev/null 2>&1; then {rocm}; else echo 'nvidia-smi: not found'; exit 127; fi",
+        timeout_s=32.0,
+    )
+
+
+def apps_section() -> Section:
+    """Return the section with one row for each compute process (graphics processes are not listed)."""
+    query = limited(10, f"nvidia-smi --query-compute-apps={APPS_QUERY} --format=csv,noheader,nounits")
+    rocm = limited(10, "rocm-smi --showpids --json")
+    return section(
+        "gpu_apps",
+        f"if command -v nvidia-smi >/dev/null 2>&1; then {query}; "
+        f"elif command -v rocm-smi >/dev/null 2>&1; then {rocm}; else echo 'nvidia-smi: not found'; exit 127; fi",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU. None: the tool did not say."""
+
+    index: int
+    uuid: str = ""
+    name: str = ""
+    used_mib: int | None = None
+    total_mib: int | None = None
+    reserved_mib: int | None = None
+    util: int | None = None
+    temperature: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    clock_mhz: int | None = None
+    throttle: int | None = None
+    """Bits of the reasons why clocks are held down."""
+    mig: bool = False
+
+
+@dataclass(frozen=True)
+class GpuTable:
+    """All rows that could be read, what stood between them, and how the tool ended."""
+
+    gpus: tuple[Gpu, ...] = ()
+    status: int | None = None
+    errors: tuple[str, ...] = ()
+    finding: Finding | None = None
+    """GPU_LOST when the tool says that a device is gone."""
+    bus_id: str = ""
+    problem: str = ""
+    """Why the table cannot be trusted to be complete; '' when it can."""
+
+
+_COLUMNS = {
+    "index": "index",
+    "uuid": "uuid",
+    "name": "name",
+    "memory.used": "used_mib",
+    "memory.total": "total_mib",
+    "memory.reserved": "reserved_mib",
+    "utilization.gpu": "util",
+    "temperature.gpu": "temperature",
+    "power.draw": "power_w",
+    "power.limit": "power_limit_w",
+    "clocks.sm": "clock_mhz",
+    "clocks.current.sm": "clock_mhz",
+    "clocks_event_reasons.active": "throttle",
+    "clocks_throttle_reasons.active": "throttle",
+    "mig.mode.current": "mig",
+}
+_NUMBER = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(?: ?(?:MiB|%|W|C|MHz))?", re.ASCII)
+_BITS = re.compile(r"0x[0-9A-Fa-f]{1,16}", re.ASCII)
+_BUS = re.compile(r"GPU ?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)", re.ASCII)
+_LOST = re.compile(r"GPU is lost|fallen off the bus|No devices were found|ERR!", re.IGNORECASE)
+
+
+def number(cell: str) -> float | None:
+    """Return the number in a cell, with or without its unit; anything else is None."""
+    match = _NUMBER.fullmatch(cell.strip())
+    return float(match[1]) if match else None
+
+
+def columns_of(command: str) -> tuple[str, ...]:
+    """Return the names of the columns that an nvidia-smi command line asks for."""
+    match = re.search(r"--query-[a-z-]+=([A-Za-z0-9_.,]+)", command)
+    return tuple(match[1].split(",")) if match else ()
+
+
+@lru_cache(maxsize=16)
+def read_gpus(result: SectionResult | None, columns: tuple[str, ...] = ()) -> GpuTable | None:
+    """Read the section; None when there was none. Without a header, ``columns`` says what the cells are."""
+    if result is None:
+        return None
+    if result.status is None:
+        return GpuTable(problem="the query did not come to its end")
+    start = result.out.find('{"card')
+    if start >= 0:
+        return _read_rocm(result.out[start:], result.status)
+    gpus: list[Gpu] = []
+    errors: list[str] = []
+    names: tuple[str, ...] = columns
+    for line in result.out.splitlines():
+        cells = next(csv.reader([line], skipinitialspace=True), [])
+        heads = tuple(cell.split(" [")[0] for cell in cells)
+        if heads[:1] == ("index",):
+            names = heads
+        elif len(cells) == len(names) > 1 and "index" in names and cells[names.index("index")].isdigit():
+            gpus.append(_gpu(names, cells))
+        elif line.strip():
+            errors.append(line.strip())
+    return _judged(gpus, errors, result.status)
+
+
+def _gpu(names: Sequence[str], cells: Sequence[str]) -> Gpu:
+    values: dict[str, Any] = {}
+    for name, cell in zip(names, cells, strict=True):
+        key = _COLUMNS.get(name)
+        if key in {"uuid", "name"}:
+            values[key] = cell
+        elif key == "mig":
+            values[key] = cell == "Enabled"
+        elif key == "throttle":
+            values[key] = int(cell, 16) if _BITS.fullmatch(cell) else None
+        elif key in {"power_w", "power_limit_w"}:
+            values[key] = number(cell)
+        elif key is not None:
+            found = number(cell)
+            values[key] = None if found is None else int(found)
+    return Gpu(**values)
+
+
+def _judged(gpus: list[Gpu], errors: list[str], status: int) -> GpuTable:
+    text = "\n".join(errors)
+    bus = _BUS.search(text)
+    lost = status in LOST_STATUS or bool(_LOST.search(text))
+    problem = STATUS.get(status, f"nvidia-smi ended with status {status}")
+    if not problem and errors:
+        problem = f"nvidia-smi also said: {errors[0][:120]}"
+    if not problem and not gpus:
+        problem = "nvidia-smi listed no GPU"
+    if not problem and len({gpu.index for gpu in gpus}) != len(gpus):
+        problem = "nvidia-smi listed a GPU twice"
+    return GpuTable(
+        gpus=tuple(gpus),
+        status=status,
+        errors=tuple(errors),
+        finding=Finding.GPU_LOST if lost else None,
+        bus_id=bus[1] if bus else "",
+        problem=problem,
+    )
+
+
+def _read_rocm(text: str, status: int) -> GpuTable:
+    """Read rocm-smi's JSON: one object a card, numbers as strings, memory in bytes."""
+    try:
+        cards = json.loads(text)
+    except (ValueError, RecursionError):
+        return GpuTable(status=status, problem="rocm-smi's JSON cannot be read")
+    gpus = []
+    for key, card in cards.items():
+        if not re.fullmatch(r"card\d{1,3}", key) or not isinstance(card, Mapping):
+            continue  # "system" and its like are not devices
+        used, total = card.get("VRAM Total Used Memory (B)"), card.get("VRAM Total Memory (B)")
+        util = number(str(card.get("GPU use (%)", "")))
+        gpus.append(
+            Gpu(
+                index=int(key[4:]),
+                name="AMD",
+                used_mib=int(used) >> 20 if isinstance(used, str) and used.isdigit() else None,
+                total_mib=int(total) >> 20 if isinstance(total, str) and total.isdigit() else None,
+                util=None if util is None else int(util),
+            )
+        )
+    problem = "" if status == 0 and gpus else f"rocm-smi ended with status {status} and {len(gpus)} GPUs"
+    return GpuTable(gpus=tuple(gpus), status=status, problem=problem)
+
+
+# ---------------------------------------------------------------- compute processes
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """A compute process on a GPU. ``name`` None: it could not be looked up. In a container the pid is the host's."""
+
+    uuid: str
+    pid: int
+    name: str | None
+    used_mib: int | None
+
+
+@dataclass(frozen=True)
+class AppTable:
+    """The compute processes; ``problem`` says why the list may be incomplete."""
+
+    apps: tuple[App, ...] = ()
+    problem: str = ""
+    by_uuid: dict[str, tuple[App, ...]] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=16)
+def read_apps(result: SectionResult | None) -> AppTable | None:
+    """Read the section; an empty answer with status 0 means that none is visible here."""
+    if result is None:
+        return None
+    if result.status != 0:
+        why = "did not end" if result.status is None else STATUS.get(result.status, f"status {result.status}")
+        return AppTable(problem=f"list of compute processes: {why}")
+    if result.out.lstrip().startswith(("{", "WARNING", "=")):
+        return AppTable(problem="list of compute processes: rocm-smi does not say which GPU a process uses")
+    apps, odd = [], ""
+    for line in result.out.splitlines():
+        if not line.strip():
+            continue
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) < 4 or not cells[1].isdigit():
+            odd = odd or line.strip()[:120]
+            continue
+        name = ", ".join(cells[2:-1])  # a path may contain commas
+        used = number(cells[-1])
+        apps.append(
+            App(cells[0], int(cells[1]), None if name.startswith("[") else name, None if used is None else int(used))
+        )
+    by_uuid: dict[str, tuple[App, ...]] = {}
+    for app in apps:
+        by_uuid[app.uuid] = (*by_uuid.get(app.uuid, ()), app)
+    return AppTable(tuple(apps), f"list of compute processes: {odd}" if odd else "", by_uuid)

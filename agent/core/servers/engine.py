@@ -1,0 +1,129 @@
+"""What SGLang and vLLM have in common: flags by many names, phases of a start, fatal lines, one fixed question."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import re2
+
+from ..observations import SectionResult
+from ..probes.http import read_http
+from ..probes.logs import last_segment, without_stamp
+from ..values import Finding
+from .base import Fatal, ServerKind
+
+if TYPE_CHECKING:
+    from ..plan import Server, Trial
+
+QUESTION = "Write the numbers from one to twenty as words, separated by commas:"
+"""Long enough that speculation has something to do, and easy enough that any model answers with words."""
+ANSWER_TOKENS = 96
+
+CUDA_FATAL: tuple[tuple[str, Finding], ...] = (
+    (r"CUDA out of memory|torch\.OutOfMemoryError|cudaErrorMemoryAllocation", Finding.GPU_OOM),
+    (r"ncclInvalidUsage|Unrecognized element token", Finding.CONFIG_INVALID),
+    (r"ncclUnhandledCudaError|ncclSystemError|unhandled cuda error|unhandled system error", Finding.CRASH),
+    (r"Watchdog caught collective operation timeout", Finding.HANG),
+    (r"error: (?:argument --|unrecognized arguments|ambiguous option|the following arguments)", Finding.CONFIG_INVALID),
+    (r"\[Errno 98\]|Port is already in use", Finding.PORT_IN_USE),
+    (r"SIGBUS|^Bus error", Finding.HOST_OOM),
+)
+"""Lines of PyTorch, NCCL, argparse and the kernel that end a start. The first pattern that matches counts."""
+
+CAUSES: tuple[tuple[str, Finding], ...] = (
+    (r"size mismatch for |^KeyError: '[A-Za-z_.0-9]*(?:layers|layer|embed|lm_head)", Finding.WEIGHTS_MISMATCH),
+    (r"(?:safetensors|\.bin).*(?:No such file|not found)|Error while deserializing header", Finding.WEIGHTS_MISMATCH),
+    (r"\[Errno 28\]|No space left on device", Finding.HOST_OOM),
+    (r"[Aa]ddress already in use", Finding.PORT_IN_USE),
+    (r"CUDA error: |peer access is not supported between", Finding.CRASH),
+    (r"^(?:ModuleNotFoundError|ImportError|NotImplementedError)\b", Finding.UNSUPPORTED),
+    (r"^(?:[A-Za-z_.]+\.)?(?:AssertionError|ValueError|ValidationError|FileNotFoundError)\b", Finding.CONFIG_INVALID),
+)
+"""Lines that programs also print and survive: they name the reason once something else shows that it died."""
+
+
+class Engine(ServerKind):
+    """The common part. Subclasses bring tables; all patterns are RE2."""
+
+    aliases: ClassVar[Mapping[str, str]] = {}
+    """Other names of a flag, without dashes, to its own."""
+    phases: ClassVar[Sequence[tuple[str, str]]] = ()
+    """(pattern, phase) of a line that shows that the start moved on. The first match counts."""
+    fatals: ClassVar[Sequence[tuple[str, Finding]]] = ()
+    causes: ClassVar[Sequence[tuple[str, Finding]]] = ()
+    stalls: ClassVar[str] = ""
+    ready_phase = "READY"
+    silent_is_off = True
+    """Without any word of the engine on drafted tokens, speculation did not run."""
+    phase_limits: Mapping[str, float] = {}
+    port_flag = "port"
+    parallel_flag = "tensor-parallel-size"
+
+    def canonical(self, name: str) -> str:
+        """Return the flag's own name, with dashes and without the leading ones."""
+        plain = name.lstrip("-").replace("_", "-")
+        return self.aliases.get(plain, plain)
+
+    def argv(self, server: Server, trial: Trial) -> tuple[str, ...]:
+        """Return the whole command line; port and parallelism are added where nobody gave them."""
+        words = super().argv(server, trial)
+        given = {self.canonical(word.partition("=")[0]) for word in words if word.startswith("-")}
+        if self.port_flag not in given:
+            words = (*words, f"--{self.port_flag}", str(server.port))
+        if server.gpus > 1 and not given & self._splits():
+            words = (*words, f"--{self.parallel_flag}", str(server.gpus))
+        return words
+
+    def _splits(self) -> set[str]:
+        """Return the flags that say how the GPUs are used."""
+        return {self.parallel_flag, "data-parallel-size", "pipeline-parallel-size"}
+
+    def phase(self, line: str) -> str | None:
+        """See the base class."""
+        text = last_segment(line)
+        return next((phase for pattern, phase in self.phases if re2.search(pattern, text)), None)
+
+    def fatal(self, line: str) -> Fatal | None:
+        """See the base class."""
+        return _first((*self.fatals, *CUDA_FATAL), line)
+
+    def cause(self, line: str) -> Fatal | None:
+        """Return why a server died, if this line may be the reason; alone it proves nothing."""
+        return _first((*self.causes, *CAUSES), line)
+
+    def stalled(self, line: str) -> bool:
+        """Whether the engine complains in this line that it waits for itself."""
+        return bool(self.stalls) and re2.search(self.stalls, line[:2000]) is not None
+
+    def split(self, server: Server, trial: Trial) -> int:
+        """Return the number of ranks that tensor parallelism asks for."""
+        for name, value in trial.flags.items():
+            if self.canonical(name) == self.parallel_flag and isinstance(value, int):
+                return value
+        return max(1, server.gpus)
+
+    def flag(self, trial: Trial, name: str) -> Any:
+        """Return what the trial gives to the flag, by whatever name; None when it does not."""
+        return next((value for key, value in trial.flags.items() if self.canonical(key) == name), None)
+
+
+_PLACE = re2.compile(r"^\[[a-z_]+\.py:\d+\] ")
+
+
+def _first(patterns: Sequence[tuple[str, Finding]], line: str) -> Fatal | None:
+    text = _PLACE.sub("", without_stamp(line))
+    found = next((finding for pattern, finding in patterns if re2.search(pattern, text)), None)
+    return Fatal(found, text[:400]) if found is not None else None
+
+
+def body_of(result: SectionResult | None) -> Any:
+    """Return the JSON of an HTTP answer with status 200; None for anything else."""
+    answer = read_http(result)
+    if answer is None or answer[0] != 200:
+        return None
+    try:
+        return json.loads(answer[1])
+    except (ValueError, RecursionError):
+        return None

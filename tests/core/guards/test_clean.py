@@ -1,0 +1,191 @@
+"""Guards that decide whether a host may be launched on: memory, processes, port."""
+
+from __future__ import annotations
+
+import pytest
+from agent.core.values import Finding, Result
+
+from .scene import REPLACES, Scene, gpus, host, processes, sockets
+
+OURS = (4000, 1, 4000, "sh run")
+
+
+def clean(scene: Scene, used: list[object], util: list[object] | None = None, **more: tuple[int, str]) -> Scene:
+    """Add one look at GPUs without processes."""
+    parts = {"gpus": gpus(used, util), "gpu_apps": (0, ""), "processes": processes((1, 0, 1, "init")), **more}
+    return scene.look(**parts)
+
+
+def test_two_clean_looks_in_a_row_are_needed() -> None:
+    """Memory is released one process at a time: one good look is a coincidence."""
+    scene = Scene(gpus=2).baseline(gpus=gpus([4, 4]))
+    assert clean(scene, [4, 4]).judge("gpus_clean").result is Result.WAIT
+    assert clean(scene, [4, 4]).judge("gpus_clean").result is Result.PASS
+
+
+def test_the_display_server_of_the_first_look_is_no_leftover() -> None:
+    scene = clean(clean(Scene(gpus=2).baseline(gpus=gpus([409, 4])), [412, 4]), [412, 4])
+    assert scene.judge("gpus_clean").result is Result.PASS
+
+
+@pytest.mark.parametrize(("used", "result"), [(516 + 463, Result.PASS), (984, Result.FAIL)])
+def test_the_tolerance_is_one_percent_or_512_mib(used: int, result: Result) -> None:
+    """1 % of 97,887 MiB is 978: baseline 4 allows 982, and nothing above."""
+    scene = clean(clean(Scene(gpus=1).baseline(gpus=gpus([4])), [used]), [used])
+    assert scene.judge("gpus_clean").result is result
+
+
+def test_a_cell_that_is_no_number_is_unknown_and_never_zero() -> None:
+    verdict = clean(Scene(gpus=2), [3, "[N/A]"]).judge("gpus_clean")
+    assert (verdict.result, verdict.finding) == (Result.UNKNOWN, None)
+    assert "GPU 1" in verdict.saw
+
+
+def test_six_of_eight_gpus_are_not_all_clean() -> None:
+    verdict = clean(Scene(gpus=8), [0] * 6).judge("gpus_clean")
+    assert (verdict.result, verdict.finding) == (Result.FAIL, Finding.GPU_LOST)
+    assert clean(Scene(gpus=8), [0] * 6).judge("gpu_count", **{"is": 8}).finding is Finding.GPU_LOST
+
+
+def test_no_nvidia_smi_reads_as_unknown() -> None:
+    scene = Scene(gpus=1).look(gpus=(127, "nvidia-smi: not found"), processes=processes((1, 0, 1, "init")))
+    assert scene.judge("gpus_clean").result is Result.UNKNOWN
+    assert scene.judge("gpu_count", **{"is": 1}).result is Result.UNKNOWN
+
+
+def test_a_lost_answer_is_unknown() -> None:
+    for name in ("gpus_clean", "no_process", "port_free"):
+        assert Scene(gpus=1).lost("probe").judge(name).result is Result.UNKNOWN, name
+
+
+def test_memory_that_falls_is_waited_for_and_memory_that_stays_is_not() -> None:
+    scene = Scene(gpus=1, now=20.0).baseline(gpus=gpus([4]))
+    scene.look(at=5.0, gpus=gpus([90000]), gpu_apps=(0, ""), processes=processes((1, 0, 1, "init")))
+    scene.look(at=15.0, gpus=gpus([40000]), gpu_apps=(0, ""), processes=processes((1, 0, 1, "init")))
+    assert scene.judge("gpus_clean").result is Result.WAIT
+    scene.now = 40.0
+    verdict = scene.judge("gpus_clean")
+    assert (verdict.result, verdict.finding) == (Result.FAIL, Finding.NAMESPACE)
+    assert verdict.saw.startswith("GPU 0 holds 40,000 MiB; baseline 4, allowed 982")
+
+
+def test_load_without_a_process_is_a_wedge_even_where_memory_looks_harmless() -> None:
+    verdict = clean(Scene(gpus=2).baseline(gpus=gpus([4, 4])), [300, 4], [100, 0]).judge("gpus_clean")
+    assert (verdict.result, verdict.finding) == (Result.FAIL, Finding.WEDGED)
+
+
+def test_memory_of_a_stranger_is_foreign_at_once() -> None:
+    scene = Scene(gpus=1, now=1.0).baseline(gpus=gpus([4]))
+    scene.look(
+        gpus=gpus([9000]), gpu_apps=(0, "GPU-0, 77, python, 8990"), processes=processes((77, 1, 77, "python train"))
+    )
+    assert scene.judge("gpus_clean").finding is Finding.FOREIGN
+
+
+def test_a_pid_from_another_namespace_is_told_apart_from_a_stranger() -> None:
+    scene = Scene(gpus=1).baseline(gpus=gpus([4]))
+    scene.look(gpus=gpus([9000]), gpu_apps=(0, "GPU-0, 77, [Not Found], 8990"), processes=processes((1, 0, 1, "init")))
+    assert scene.judge("gpus_clean").finding is Finding.NAMESPACE
+    assert scene.judge("no_process").finding is Finding.NAMESPACE
+
+
+def test_the_replaced_servers_memory_is_no_baseline() -> None:
+    """A hand-started server held 90 GB at the first look: left-overs of it must not pass as baseline."""
+    before = {
+        "gpus": gpus([89171]),
+        "gpu_apps": (0, "GPU-0, 201, sglang::scheduler_TP0, 89000"),
+        "processes": processes(
+            (200, 1, 200, "python3 -m sglang.launch_server"), (201, 200, 200, "sglang::scheduler_TP0")
+        ),
+        "sockets": sockets((30000, 200)),
+    }
+    scene = Scene(gpus=1, replaces=REPLACES).baseline(**before)
+    clean(clean(scene, [60000]), [60000])
+    assert scene.judge("gpus_clean").result is Result.FAIL
+    scene = clean(clean(Scene(gpus=1, replaces=REPLACES).baseline(**before), [3]), [3])
+    assert scene.judge("gpus_clean").result is Result.PASS
+
+
+def test_orphans_of_the_replaced_server_are_found_although_its_root_is_gone() -> None:
+    """SIGKILL of the parent leaves workers with ppid 1 and another title; identity and session still tell."""
+    before = {
+        "processes": processes(
+            (200, 1, 200, "python3 -m sglang.launch_server"), (201, 200, 200, "sglang::scheduler_TP0")
+        ),
+        "sockets": sockets((30000, 200)),
+        "host": host(),
+    }
+    now = {"processes": processes((201, 1, 200, "python3 -c spawn_main")), "gpu_apps": (0, ""), "gpus": gpus([0])}
+    scene = Scene(gpus=1, replaces=REPLACES).baseline(**before).look(host=host(), **now)
+    verdict = scene.judge("no_process")
+    assert (verdict.result, verdict.finding) == (Result.FAIL, Finding.OURS)
+    other = host("0f0e0d0c-0000-4000-8000-000000000002")
+    rebooted = Scene(gpus=1, replaces=REPLACES).baseline(**before).look(host=other, **now)
+    assert rebooted.judge("no_process").result is Result.PASS, "pids mean nothing after a reboot"
+
+
+def test_living_processes_of_our_jobs_are_waited_for_and_then_ours() -> None:
+    scene = Scene(now=3.0).look(processes=processes((4000, 1, 4000, "x"))).owned("k 4000 500 S serve")
+    assert scene.judge("no_process").result is Result.WAIT
+    scene.now = 60.0
+    assert scene.judge("no_process").finding is Finding.OURS
+    stuck = Scene(now=60.0).look(processes=processes((4000, 1, 4000, "x"))).owned("k 4000 500 D serve")
+    assert stuck.judge("no_process").finding is Finding.DSTATE
+    zombie = Scene(now=60.0).look(processes=processes((4000, 1, 4000, "x"))).owned("k 4000 500 Z serve")
+    assert zombie.judge("no_process").result is Result.PASS
+
+
+def test_an_unreadable_list_of_our_own_is_unknown() -> None:
+    scene = Scene().look(processes=processes((1, 0, 1, "init")), sockets=sockets((30000, 5))).owned("nonsense")
+    assert scene.judge("no_process").result is Result.UNKNOWN
+    assert scene.judge("port_free").result is Result.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("listener", "result", "finding"),
+    [
+        ((30001, 88), Result.PASS, None),
+        ((30000, 88), Result.FAIL, Finding.PORT_IN_USE),
+        ((30000, None), Result.FAIL, Finding.PORT_IN_USE),
+        ((30000, 4000), Result.FAIL, Finding.OURS),
+    ],
+)
+def test_the_port_is_free_or_somebody_is_named(
+    listener: tuple[int, int | None], result: Result, finding: Finding | None
+) -> None:
+    scene = Scene().look(processes=processes((88, 1, 88, "nginx"), OURS), sockets=sockets(listener))
+    verdict = scene.owned("k 4000 500 S sh").judge("port_free")
+    assert (verdict.result, verdict.finding) == (result, finding)
+
+
+def test_a_busy_gpu_is_not_disturbed() -> None:
+    busy = Scene(gpus=1).look(gpus=gpus([9000], [80]), gpu_apps=(0, "GPU-0, 77, python, 8990"))
+    assert busy.judge("gpus_idle").finding is Finding.FOREIGN
+    assert Scene(gpus=1).look(gpus=gpus([9000], [0])).judge("gpus_idle").result is Result.PASS
+    assert Scene(gpus=1).look(gpus=gpus([9000], ["[N/A]"])).judge("gpus_idle").result is Result.UNKNOWN
+
+
+def test_ranks_hold_nearly_the_same_memory() -> None:
+    good = Scene(gpus=8).look("inspect", gpus=gpus([89171] * 7 + [89091]))
+    assert good.judge("gpus_balanced").result is Result.PASS
+    bad = Scene(gpus=8).look("inspect", gpus=gpus([89171] * 7 + [61000]))
+    verdict = bad.judge("gpus_balanced")
+    assert (verdict.finding, "GPU 7 holds 61,000" in verdict.saw) == (Finding.MEMORY_IMBALANCE, True)
+
+
+def test_only_the_leased_gpus_count() -> None:
+    scene = Scene(gpus=1, env={"CUDA_VISIBLE_DEVICES": "1"}).baseline(gpus=gpus([0, 0]))
+    clean(clean(scene, [70000, 0], [100, 0]), [70000, 0], [100, 0])
+    assert scene.judge("gpus_clean").result is Result.PASS
+
+
+def test_a_server_without_gpus_needs_none() -> None:
+    for name in ("gpus_clean", "gpus_idle", "gpus_balanced"):
+        assert Scene().judge(name).result is Result.PASS
+
+
+def test_another_boot_is_another_host() -> None:
+    scene = Scene().baseline(host=host()).look(host=host())
+    assert scene.judge("host_unchanged").result is Result.PASS
+    scene.look(host=host("0f0e0d0c-0000-4000-8000-000000000002"))
+    assert scene.judge("host_unchanged").finding is Finding.LOST
