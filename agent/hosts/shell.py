@@ -1,0 +1,244 @@
+"""A host behind long-lived shells: the host script is sent once per shell, calls go through as framed text.
+
+The transports differ only in how they open a shell, so everything else is here. Text is sent as one compound
+command for each call: a shell that sees only part of it finds a syntax error and runs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import importlib.resources
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from functools import cache
+from typing import Protocol
+
+from agent.core.actions import Section
+from agent.errors import HostError
+
+from .base import HEAD_BYTES_MAX, TAIL_BYTES_MAX, Answer, CarrierLostError
+from .frames import Frame, LineFrame, fresh_nonce, quote
+
+SHELLS_MAX = 24
+"""Shells to one host at the same time; a connection of its own carries at most 8 of them."""
+IDLE_SHELLS_MAX = 3
+GREETING_BYTES_MAX = 1 << 20
+"""What the start-up files of a login may print before our shell begins."""
+
+
+class Pipe(Protocol):
+    """The two ends of a shell. ``read`` returns b'' when there will be no more."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; never blocks."""
+
+    async def read(self) -> bytes:
+        """Return what has come, at least one byte, or b'' at the end."""
+
+    def close(self) -> None:
+        """Let go of the shell at once; safe to call twice."""
+
+    def complaint(self) -> str:
+        """Return the tail of what came on standard error."""
+
+
+@cache
+def script_parts() -> tuple[bytes, bytes]:
+    """Return the host script's two parts: what a probe needs, and the jobs."""
+    text = importlib.resources.files(__package__).joinpath("job.sh").read_bytes()
+    first, _, second = text.partition(b"#--- jobs ---\n")
+    return first.rstrip(b"\n"), second.rstrip(b"\n")
+
+
+@cache
+def _loading(part: bytes) -> bytes:
+    """Return the text that brings a part into the shell, after its length and its digest were found right."""
+    mark = fresh_nonce().encode()
+    check = (
+        b'{ ag_text=$(cat); if [ ${#ag_text} -eq %d ] && [ "$(printf %%s "$ag_text" | sha256sum | cut -c1-64)" = %s ]; '
+        b"then eval \"$ag_text\"; else printf '\\nthe host script arrived damaged, or sha256sum is missing\\n'; "
+        b"exit 66; fi; } <<'%s'\n%s\n%s\n"
+    )
+    return check % (len(part), hashlib.sha256(part).hexdigest().encode(), mark, part, mark)
+
+
+def greeting(mark: str) -> str:
+    """Return the command that every login shell understands and that turns it into ours."""
+    return f"printf '\\n%s\\n' {mark}; exec /bin/sh"
+
+
+class Shell:
+    """One shell on the host, used by one call at a time."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self.pipe = pipe
+        self.usable = True
+        self._loaded = 0
+
+    async def greet(self, mark: str) -> None:
+        """Wait until the login's start-up files are through; what they printed is skipped."""
+        seen = bytearray()
+        wanted = f"\n{mark}\n".encode()
+        while wanted not in seen:
+            data = await self.pipe.read()
+            seen += data
+            if not data or len(seen) > GREETING_BYTES_MAX:
+                self.drop()
+                shown = (bytes(seen[-200:]).decode("utf-8", "backslashreplace") + self.pipe.complaint()).strip()
+                raise CarrierLostError(f"the login gave no shell: {shown or 'it closed at once'}")
+
+    def send(self, body: bytes, nonce: str, *, jobs: bool) -> None:
+        """Send one call, and before it whatever part of the script the shell still lacks."""
+        text = bytearray()
+        for part in script_parts()[self._loaded : 2 if jobs else 1]:
+            text += _loading(part)
+            self._loaded += 1
+        text += b"{ " + body + b"\nprintf '\\n%%s done %%s\\n' '#%s' $?\n}\n" % nonce.encode()
+        self.pipe.write(bytes(text))
+
+    async def receive(self, frame: Frame) -> Answer:
+        """Read until the frame is complete."""
+        while frame.answer is None:
+            frame.feed(await self._data())
+        return frame.answer
+
+    async def lines(self, frame: LineFrame) -> AsyncIterator[list[bytes]]:
+        """Yield the lines of a frame as they come."""
+        while frame.status is None:
+            found = frame.feed(await self._data())
+            if found:
+                yield found
+
+    async def _data(self) -> bytes:
+        data = await self.pipe.read()
+        if not data:
+            self.drop()
+            raise CarrierLostError(self.pipe.complaint() or "the connection ended before the answer did")
+        return data
+
+    def drop(self) -> None:
+        """Close the shell for good."""
+        self.usable = False
+        self.pipe.close()
+
+
+def call_text(verb: str, args: Sequence[str], payload: bytes, nonce: str, *, attended: bool) -> bytes:
+    """Return the compound command that runs a verb with literal arguments and its payload in base64."""
+    words = b" ".join([b"ag_attend"] * attended + [b"ag_" + verb.encode()] + [quote(arg) for arg in args])
+    begin = b"printf '#%s\\n'\n( ag_nonce=%s; %s )" % (nonce.encode(), nonce.encode(), words)
+    # The reader of an attended call has the shell's own input, to see when we let go.
+    begin += b" 3<&0" if attended else b""
+    if not payload:
+        return begin + b" </dev/null"
+    return begin + b" <<'%s'\n%s%s" % (nonce.encode(), base64.encodebytes(payload), nonce.encode())
+
+
+def probe_text(sections: Sequence[Section], nonce: str) -> bytes:
+    """Return the compound command that runs the sections of a probe."""
+    limits = [max(1, round(section.timeout_s * 100)) for section in sections]
+    lines = [
+        b"_s %d %s %s" % (limit, quote(section.name), quote(section.command))
+        for limit, section in zip(limits, sections, strict=True)
+    ]
+    return b"( ag_probe %s %s %s ) </dev/null" % (
+        nonce.encode(),
+        quote(b"\n".join(lines)),
+        b" ".join(b"%d" % limit for limit in limits),
+    )
+
+
+class ShellHost:
+    """Everything of a Host but opening a pipe. See ``base.Host`` for what the methods promise."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._idle: list[Shell] = []
+        self._busy: set[Shell] = set()
+        self._slots = asyncio.Semaphore(SHELLS_MAX)
+
+    async def open_pipe(self, mark: str) -> Pipe:
+        """Open a pipe to a login that runs ``greeting(mark)``."""
+        raise NotImplementedError
+
+    async def open(self) -> None:
+        """Connect and have one shell ready."""
+        async with self._shell():
+            pass
+
+    async def close(self) -> None:
+        """Close every shell."""
+        for shell in [*self._idle, *self._busy]:
+            shell.drop()
+        self._idle.clear()
+        self._busy.clear()
+
+    @contextlib.asynccontextmanager
+    async def _shell(self) -> AsyncIterator[Shell]:
+        """Lend a shell. One whose call did not end in order is closed: what it would say next is not ours."""
+        async with self._slots:
+            shell = await self._ready_shell()
+            self._busy.add(shell)
+            try:
+                yield shell
+            except BaseException:
+                shell.drop()
+                raise
+            finally:
+                self._busy.discard(shell)
+            if shell.usable and len(self._idle) < IDLE_SHELLS_MAX:
+                self._idle.append(shell)
+            else:
+                shell.drop()
+
+    async def _ready_shell(self) -> Shell:
+        while self._idle:
+            shell = self._idle.pop()
+            if shell.usable:
+                return shell
+        mark = fresh_nonce()
+        shell = Shell(await self.open_pipe(mark))
+        try:
+            await shell.greet(mark)
+        except BaseException:
+            shell.drop()
+            raise
+        return shell
+
+    async def call(
+        self,
+        verb: str,
+        *args: str,
+        payload: bytes = b"",
+        timeout_s: float = 60.0,
+        attended: bool = False,
+        tail_max: int = TAIL_BYTES_MAX,
+    ) -> Answer:
+        """Run one verb and return its answer."""
+        nonce = fresh_nonce()
+        body = call_text(verb, args, payload, nonce, attended=attended)
+        async with asyncio.timeout(timeout_s), self._shell() as shell:
+            shell.send(body, nonce, jobs=True)
+            return await shell.receive(Frame(nonce, HEAD_BYTES_MAX, tail_max))
+
+    async def stream(self, verb: str, *args: str, payload: bytes = b"") -> AsyncGenerator[list[bytes], None]:
+        """Run one verb and yield its lines; always attended."""
+        nonce = fresh_nonce()
+        body = call_text(verb, args, payload, nonce, attended=True)
+        frame = LineFrame(nonce)
+        async with self._shell() as shell:
+            shell.send(body, nonce, jobs=True)
+            async for lines in shell.lines(frame):
+                yield lines
+
+    async def probe(self, sections: Sequence[Section], *, timeout_s: float) -> Answer:
+        """Run the sections; the answer's first line is the mark that frames them."""
+        if len(sections) > 100:
+            raise HostError("a probe has at most 100 sections", code="E_HOST_PROBE")
+        nonce = fresh_nonce()
+        body = probe_text(sections, nonce)
+        async with asyncio.timeout(timeout_s), self._shell() as shell:
+            shell.send(body, nonce, jobs=False)
+            answer = await shell.receive(Frame(nonce))
+        return Answer(answer.status, f"#{nonce}\n".encode() + answer.out, answer.dropped)
