@@ -122,10 +122,10 @@ def _continued_fraction(a: float, b: float, x: float) -> float:
 
 def t_tail(t: float, df: float) -> float:
     """Return P(T > t) for t >= 0 under Student's t with ``df`` degrees of freedom."""
-    if t == 0:
-        return 0.5
     a, square = df / 2, t * t
     x, rest = df / (df + square), square / (df + square)
+    if rest == 0:
+        return 0.5
     front = math.exp(-a * math.log1p(square / df) + 0.5 * math.log(rest) - _log_beta_half(a))
     # The fraction converges quickly only on the near side of the distribution's mode; the other side is its complement.
     if x < (a + 1) / (a + 2.5):
@@ -141,6 +141,8 @@ def t_quantile(p: float, df: float) -> float:
     """
     if not 0 < p < 1 or not df >= 1 or math.isinf(df):
         raise ValueError(f"a t quantile needs 0 < p < 1 and finite df >= 1, not p={p} and df={df}")
+    if p == 0.5:
+        return 0.0
     if p < 0.5:
         return -t_quantile(1 - p, df)
     low, high = 0.0, 1.0

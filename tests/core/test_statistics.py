@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.core.plan import Goal
@@ -89,6 +89,8 @@ def test_t_quantile_agrees_with_closed_forms(p):
 
 
 @given(p=st.floats(0.001, 0.999), df=st.floats(1, 1e7))
+@example(p=0.5, df=1.0)
+@example(p=0.5 + 2**-53, df=1.0)
 def test_t_quantile_inverts_the_tail(p, df):
     """It is odd about one half, and the tail beyond it is what was asked for."""
     t = t_quantile(p, df)
