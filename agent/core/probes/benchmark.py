@@ -25,7 +25,16 @@ PROMPTS_INLINE_CHARS_MAX = 16 * 1024
 
 SCHEMA = "agent-bench/1"
 BUILTIN = "bench.py"
-API = {"sglang": "sglang", "vllm": "vllm", "llamacpp": "llamacpp", "command": "openai"}
+API = {
+    "sglang": ("sglang", "--flush", "--unique-prefix"),
+    "vllm": ("vllm", "--unique-prefix", "--seed", "-1"),
+    "llamacpp": ("llamacpp",),
+    "command": ("openai", "--unique-prefix", "--seed", "-1"),
+}
+"""The protocol of each server kind, and how its prefix cache is kept out of the measurement.
+
+llama.cpp is asked not to use it, SGLang to empty it; elsewhere every prompt of every repeat begins differently.
+"""
 
 
 class BenchmarkResult(Value):
@@ -310,7 +319,7 @@ def bench_command(benchmark: Benchmark, server: Server) -> tuple[tuple[str, ...]
     load = benchmark.workload
     words, files = prompt_words(load)
     argv = (
-        *("python3", f"@job/{BUILTIN}", "--port", str(server.port), "--api", API[server.kind]),
+        *("python3", f"@job/{BUILTIN}", "--port", str(server.port), "--api", *API[server.kind]),
         *("--output-tokens", str(load.output_tokens), "--requests", str(load.requests)),
         *("--concurrency", str(load.concurrency), "--warmup", str(load.warmup)),
         *words,

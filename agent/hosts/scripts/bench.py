@@ -79,6 +79,15 @@ class Client:
         except (OSError, http.client.HTTPException, FailedError):
             return ""
 
+    def post(self, path: str) -> bool:
+        """Whether an empty POST was answered with 200."""
+        try:
+            with self.open("POST", path, {}, 30.0) as response:
+                response.read(1000)
+                return True
+        except (OSError, http.client.HTTPException, FailedError):
+            return False
+
     def stream(self, path: str, body: Any, deadline: float) -> Iterator[tuple[float, dict[str, Any]]]:
         """Yield each event of a streamed answer with the time it came; raise FailedError if the stream breaks off."""
         try:
@@ -105,9 +114,9 @@ class Client:
             raise FailedError(f"{type(error).__name__}: {error}") from None
 
 
-def request_body(options: argparse.Namespace, model: str, prompt: str) -> tuple[str, dict[str, Any]]:
+def request_body(options: argparse.Namespace, model: str, prompt: str, count: int) -> tuple[str, dict[str, Any]]:
     """Return path and body for one request: fixed length, greedy, streamed, without a prompt cache."""
-    count, seed, ignore = options.output_tokens, options.seed, not options.stop_at_eos
+    seed, ignore = options.seed, not options.stop_at_eos
     if options.api == "sglang":
         sampling = {"temperature": 0, "max_new_tokens": count, "ignore_eos": ignore}
         return "/generate", {"text": prompt, "sampling_params": sampling, "stream": True}
@@ -164,9 +173,9 @@ def read_counts(event: dict[str, Any], record: dict[str, Any]) -> None:
                 record[ours] = meta[theirs]
 
 
-def measure(client: Client, options: argparse.Namespace, model: str, prompt: str) -> dict[str, Any]:
+def measure(client: Client, options: argparse.Namespace, model: str, prompt: str, tokens: int) -> dict[str, Any]:
     """Send one request and return its record."""
-    path, body = request_body(options, model, prompt)
+    path, body = request_body(options, model, prompt, tokens)
     record: dict[str, Any] = {"ok": False}
     text, first, last = "", 0.0, 0.0
     start = time.perf_counter()
@@ -196,12 +205,12 @@ def measure(client: Client, options: argparse.Namespace, model: str, prompt: str
 
 
 def run(
-    client: Client, options: argparse.Namespace, model: str, prompts: list[str], count: int
+    client: Client, options: argparse.Namespace, model: str, prompts: list[str], count: int, tokens: int
 ) -> list[dict[str, Any]]:
     """Send ``count`` requests, at most ``concurrency`` at a time, prompts in turn; return the records in order."""
     records: list[dict[str, Any]] = [{} for _ in range(count)]
     lock, left = threading.Lock(), iter(range(count))
-    salt = random.Random(options.seed)  # noqa: S311 - variety, not secrecy
+    salt = random.Random(f"{options.seed} {tokens}")  # noqa: S311 - variety, not secrecy
     salts = [f"{salt.getrandbits(32):08x}" for _ in range(count)]
 
     def work() -> None:
@@ -213,7 +222,7 @@ def run(
             prompt = prompts[number % len(prompts)]
             if options.unique_prefix:
                 prompt = f"[{salts[number]}] {prompt}"
-            records[number] = measure(client, options, model, prompt)
+            records[number] = measure(client, options, model, prompt, tokens)
             records[number]["prompt"] = number % len(prompts)
 
     threads = [threading.Thread(target=work) for _ in range(min(options.concurrency, count))]
@@ -260,9 +269,11 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--requests", type=int, default=2)
     parser.add_argument("--concurrency", type=int, default=1)
     parser.add_argument("--warmup", type=int, default=1, help="requests before the measured ones, not counted")
+    parser.add_argument("--warmup-tokens", type=int, default=32, help="how long their answers are, at most")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one request")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of unique prefixes and of the server; -1 = a new one")
     parser.add_argument("--unique-prefix", action="store_true", help="begin each prompt differently: no cache hits")
+    parser.add_argument("--flush", action="store_true", help="empty SGLang's prefix cache before measuring")
     parser.add_argument("--stop-at-eos", action="store_true", help="let answers end by themselves")
     return parser
 
@@ -289,10 +300,14 @@ def main() -> int:
     key = next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), "")
     client = Client(options.host, options.port, key)
     model = options.model or served_model(client)
-    warm = run(client, options, model, prompts, options.warmup) if options.warmup > 0 else []
+    if options.seed < 0:
+        options.seed = random.SystemRandom().getrandbits(31)
+    short = min(options.output_tokens, options.warmup_tokens)
+    warm = run(client, options, model, prompts, options.warmup, short) if options.warmup > 0 else []
+    flushed = options.flush and client.post("/flush_cache")
     before = counters(client)
     started = time.time()
-    records = run(client, options, model, prompts, options.requests)
+    records = run(client, options, model, prompts, options.requests, options.output_tokens)
     after = counters(client)
     zero = min(record["start_s"] for record in records)
     for record in records:
@@ -309,6 +324,7 @@ def main() -> int:
         "started": round(started, 3),
         "wall_s": round(max(record["end_s"] for record in records), 6),
         "completed": sum(record["ok"] for record in records),
+        "flushed": flushed,
         "warmup_failed": sum(not record["ok"] for record in warm),
         "counters": {name: after[name] - before[name] for name in sorted(after) if name in before},
         "requests": records,
