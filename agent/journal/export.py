@@ -59,7 +59,7 @@ def export(path: Path, dest: Path) -> Report:
         sync_folder(dest.parent)
     except sqlite3.OperationalError as error:
         raise _failed(dest, error) from error
-    except sqlite3.Error as error:
+    except schema.READ_ERRORS as error:
         raise damaged(path, error) from error
     except OSError as error:
         raise _failed(dest, error) from error
@@ -78,8 +78,8 @@ def salvage(path: Path, dest: Path) -> Salvaged:
     """
     path, dest = existing(path), _free(dest)
     try:
-        source = schema.connect_reader(path)
-    except sqlite3.Error as error:
+        source = schema.connect_reader(path, damaged=True)
+    except schema.READ_ERRORS as error:
         raise damaged(path, error) from error
     temporary = dest.with_name("salvage.tmp.db")
     try:
@@ -99,7 +99,7 @@ def salvage(path: Path, dest: Path) -> Salvaged:
         _copy_blobs(path, temporary)
         temporary.rename(dest)
         sync_folder(dest.parent)
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, *schema.READ_ERRORS) as error:
         raise _failed(dest, error) from error
     finally:
         source.close()
@@ -120,7 +120,7 @@ def _valid(source: sqlite3.Connection, genesis: bytes) -> tuple[list[Row], str]:
             if request is not None:
                 once.add((kind, request))
             rows.append(row)
-    except sqlite3.Error as error:
+    except schema.READ_ERRORS as error:
         return rows, f"after entry {seq}: {error}"
     return rows, ""
 

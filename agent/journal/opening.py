@@ -64,7 +64,7 @@ def check_version(connection: sqlite3.Connection, path: Path) -> None:
     try:
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-    except sqlite3.Error as error:
+    except schema.READ_ERRORS as error:
         raise damaged(path, error) from error
     if application != schema.APPLICATION_ID:
         raise damaged(path, f"its application id is {application:#x}; a journal has {schema.APPLICATION_ID:#x}")
@@ -83,7 +83,7 @@ def read_genesis(connection: sqlite3.Connection, path: Path) -> Genesis:
     """Return the genesis, checked against its own hash."""
     try:
         row = connection.execute("SELECT campaign, hash, info, salvaged FROM genesis").fetchone()
-    except sqlite3.Error as error:
+    except schema.READ_ERRORS as error:
         raise damaged(path, error) from error
     if row is None:
         raise damaged(path, "its genesis is missing")

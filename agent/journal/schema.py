@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 APPLICATION_ID = 0x41474A31
 """``AGJ1`` in the file's header: says that a file is a journal of ours."""
 
+READ_ERRORS = (sqlite3.Error, UnicodeDecodeError, OverflowError)
+"""What reading a damaged file can raise: Python cannot even decode SQLite's message when it quotes damaged text."""
+
 BODY_BYTES_MAX = 1024 * 1024
 BUSY_TIMEOUT_S = 5.0
 
@@ -190,28 +193,32 @@ def stand_alone(connection: sqlite3.Connection) -> None:
             raise
 
 
-def connect_reader(path: Path) -> sqlite3.Connection:
+def connect_reader(path: Path, *, damaged: bool = False) -> sqlite3.Connection:
     """Open a journal to read, beside a live writer or where nothing can be written; texts come back as bytes.
 
-    Raises sqlite3.Error when the file is no database or cannot be opened.
+    ``damaged`` opens also a file that is shorter than it says. Raises one of READ_ERRORS when the file is no
+    database or cannot be opened.
     """
     base = f"file:{quote(str(path.absolute()))}?mode=ro"
     try:
-        return _connect_reader(base)
+        return _connect_reader(base, damaged)
     except sqlite3.OperationalError:
         # A file in WAL mode wants to create its shared memory; in a folder that cannot be written, a file
         # without a log is complete and may be read as it stands.
         log = path.with_name(path.name + "-wal")
         if not path.is_file() or (log.exists() and log.stat().st_size > 0):
             raise
-        return _connect_reader(f"{base}&immutable=1")
+        return _connect_reader(f"{base}&immutable=1", damaged)
 
 
-def _connect_reader(uri: str) -> sqlite3.Connection:
+def _connect_reader(uri: str, damaged: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
     try:
         connection.text_factory = bytes
         connection.execute("PRAGMA query_only=ON")
+        if damaged:
+            # SQLite's recovery mode; the connection still cannot write anything.
+            connection.execute("PRAGMA writable_schema=ON")
         _harden(connection)
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except BaseException:

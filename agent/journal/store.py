@@ -126,7 +126,7 @@ class Journal:
         path = existing(path)
         try:
             connection = schema.connect_reader(path)
-        except sqlite3.Error as error:
+        except schema.READ_ERRORS as error:
             raise damaged(path, error) from error
         try:
             check_version(connection, path)
@@ -349,7 +349,7 @@ class Journal:
         self._check()
         try:
             return self._db.execute(query, (seq,)).fetchall()
-        except (sqlite3.Error, OverflowError) as error:
+        except schema.READ_ERRORS as error:
             raise damaged(self.path, error) from error
 
     def _last(self) -> tuple[int, bytes]:

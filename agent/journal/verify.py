@@ -94,7 +94,7 @@ def verify(path: Path, *, anchors: list[Path] | tuple[Path, ...] = (), blobs: bo
     report = Report(str(path))
     try:
         connection = schema.connect_reader(path)
-    except sqlite3.Error as error:
+    except schema.READ_ERRORS as error:
         report.add(DAMAGED, 0, f"the file cannot be opened: {error}", "a database")
         return report
     try:
@@ -104,7 +104,7 @@ def verify(path: Path, *, anchors: list[Path] | tuple[Path, ...] = (), blobs: bo
         if not error.finding:
             raise
         report.add(error.finding, 0, error.what, "a journal that this version can read")
-    except sqlite3.Error as error:
+    except schema.READ_ERRORS as error:
         report.add(DAMAGED, 0, f"reading stopped: {error}", "a file that can be read to its end")
     finally:
         connection.close()
@@ -119,7 +119,7 @@ def _verify(connection: sqlite3.Connection, path: Path, blobs: bool, report: Rep
     content = _Content()
     try:
         report.seq, report.hash = check_chain(connection, genesis.hash, report, content)
-    except sqlite3.Error as error:
+    except schema.READ_ERRORS as error:
         report.add(DAMAGED, 0, f"entries cannot be read to the end: {error}", "a file that can be read to its end")
     # Pairs can be judged only when every entry was read.
     if report.ok:
@@ -169,7 +169,7 @@ def _structure(connection: sqlite3.Connection, report: Report) -> None:
         report.add(DAMAGED, 0, f"the file's own guard {name} is gone", "the guards that every journal is made with")
     try:
         lines = connection.execute(f"PRAGMA integrity_check({FLAWS_MAX})").fetchall()
-    except sqlite3.Error as error:
+    except schema.READ_ERRORS as error:
         lines = [(str(error).encode(),)]
     for (line,) in lines:
         if line != b"ok":
