@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import re2 as re
 from pydantic import Field
 
 from ..probes.benchmark import read_benchmark
@@ -17,6 +19,7 @@ from .view import log_lines
 if TYPE_CHECKING:
     from ..actions import Section
     from ..evidence import Evidence
+    from ..servers.base import ServerKind
 
 Json = str | int | float | bool | None | list[Any] | dict[str, Any]
 
@@ -57,31 +60,64 @@ class EffectiveConfig(Guard):
         effective = evidence.kind.effective(sections, log_lines(evidence))
         if effective is None:
             return unknown("the effective configuration cannot be read", "every requested flag in effect")
-        canonical = getattr(evidence.kind, "canonical", _dashes)
-        allowed = {canonical(name) for name in self.allow_overrides}
-        changed, blind, count = [], [], 0
-        for name, asked in trial.flags.items():
-            if asked is None or str(asked) == "auto":
-                continue
-            key = canonical(name)
-            if key not in effective.values:
-                blind.append(name)
-                continue
-            count += 1
-            if not same(asked, effective.values[key]) and key not in allowed:
-                changed.append(f"{name}: asked {_short(asked)}, in effect {_short(effective.values[key])}")
+        allowed = {_canonical(evidence.kind, name) for name in self.allow_overrides}
+        overrides, blind, count = compare(evidence.kind, trial.flags, effective.values)
+        changed = [str(item) for item in overrides if item.counts and item.key not in allowed]
         unread = f"; not readable: {names(blind, 6)}" if blind else ""
         if changed:
             remedy = "ask for what is in effect, or allow this override in the playbook: the trial is the effective one"
             saw = f"{names(changed)} ({effective.source}){unread}"
             return failed(Finding.CONFIG_OVERRIDDEN, saw, "every requested flag in effect", remedy)
+        told = getattr(evidence.kind, "announced", None)
+        also = [name for name in (told(log_lines(evidence)) if told is not None else ()) if name in effective.values]
+        if also:
+            unread += f"; the engine also set {names([f'{name}={effective.values[name]}' for name in also])}"
         if not count and blind:
             return unknown(f"none of the requested flags can be read ({effective.source})", "every flag in effect")
         return passed(f"{count} flags are in effect ({effective.source}){unread}")
 
 
-def _dashes(name: str) -> str:
-    return name.lstrip("-").replace("_", "-")
+@dataclass(frozen=True)
+class Override:
+    """A flag whose value in effect is another one than was asked for."""
+
+    flag: str
+    key: str
+    asked: Any
+    effective: Any
+
+    @property
+    def counts(self) -> bool:
+        """Whether something definite was asked for: ``auto`` and nothing at all leave the choice to the engine."""
+        return self.asked is not None and str(self.asked) != "auto"
+
+    def __str__(self) -> str:
+        return f"{self.flag}: asked {_short(self.asked)}, in effect {_short(self.effective)}"
+
+
+def compare(
+    kind: ServerKind, flags: Mapping[str, Any], effective: Mapping[str, Any]
+) -> tuple[list[Override], list[str], int]:
+    """Return what differs, which requested flags cannot be read, and how many could be compared.
+
+    A flag that was named with None differs when anything is in effect; it never counts as a fault.
+    """
+    overrides, blind, count = [], [], 0
+    for name, asked in flags.items():
+        key = _canonical(kind, name)
+        if key not in effective:
+            if asked is not None and str(asked) != "auto":
+                blind.append(name)
+            continue
+        count += 1
+        if not same(asked, effective[key]):
+            overrides.append(Override(name, key, asked, effective[key]))
+    return overrides, blind, count
+
+
+def _canonical(kind: ServerKind, name: str) -> str:
+    own = getattr(kind, "canonical", None)
+    return str(own(name)) if own is not None else name.lstrip("-").replace("_", "-")
 
 
 def _short(value: Any) -> str:

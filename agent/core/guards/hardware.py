@@ -58,13 +58,13 @@ class GpusClean(Guard):
         if problem or table is None:
             return unknown(problem, "memory of every GPU")
         mine_gpus = leased(evidence, table)
+        dirty = [found for gpu in mine_gpus if (found := self.dirty(evidence, sections, gpu)) is not None]
+        if dirty:
+            return self._worst(evidence, dirty)
         blind = [gpu for gpu in mine_gpus if gpu.used_mib is None or (gpu.util is None and not gpu.mig)]
         if blind:
             listed = names([f"GPU {gpu.index}" for gpu in blind])
             return unknown(f"memory or load of {listed} cannot be read", "a number for every GPU")
-        dirty = [found for gpu in mine_gpus if (found := self._dirty(evidence, sections, gpu)) is not None]
-        if dirty:
-            return self._worst(evidence, dirty)
         clean = self._clean_looks(evidence)
         first = max(mine_gpus, key=lambda gpu: gpu.used_mib or 0)
         saw = f"{len(mine_gpus)} GPUs, the fullest (GPU {first.index}) holds {first.used_mib:,} MiB"
@@ -77,12 +77,14 @@ class GpusClean(Guard):
         room = max(self.tolerance_mib, int(self.tolerance * (gpu.total_mib or 0)))
         return before, before + room
 
-    def _dirty(
+    def dirty(
         self, evidence: Evidence, sections: Mapping[str, SectionResult], gpu: Gpu
     ) -> tuple[Finding, str, Gpu] | None:
         """Return why this GPU is not clean, or None."""
         before, allowed = self._allowed(evidence, gpu)
-        used = gpu.used_mib or 0
+        if gpu.used_mib is None:
+            return None  # judged by the caller: neither clean nor dirty
+        used = gpu.used_mib
         apps = read_apps(sections.get("gpu_apps"))
         holders = apps.by_uuid.get(gpu.uuid, ()) if apps else ()
         saw = f"GPU {gpu.index} holds {used:,} MiB; baseline {before:,}, allowed {allowed:,}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import re2
@@ -113,7 +112,7 @@ class Workers(Guard):
         return missing_ranks(titles, evidence.server.gpus)
 
 
-_RANK = re.compile(r"(?:scheduler|Worker)\S*?_TP(\d{1,4})", re.ASCII)
+_RANK = re2.compile(r"(?:scheduler|Worker)\S*?_TP(\d{1,4})")
 
 
 def missing_ranks(titles: list[str], ranks: int) -> list[int]:
@@ -132,6 +131,8 @@ class Ready(Guard):
     guard: Literal["ready"] = "ready"
     grace: Seconds = 5.0
     """So long the log may lag behind the first 200."""
+    silence: Seconds = 120.0
+    """So long it may refuse, once it was up, without any sign of work."""
 
     def judge(self, evidence: Evidence) -> Verdict:
         """See the class."""
@@ -167,9 +168,17 @@ class Ready(Guard):
 
     def _refused(self, evidence: Evidence, facts: WatchFacts, words: str) -> Verdict:
         """Judge a refusal: after it was up it is not death, long prefills answer no health check for a while."""
-        if any(code == 200 for _, code in facts.health) and self._said(evidence):
-            return waiting(f"{words} after it was up", "200", Finding.BUSY_PREFILL)
-        return waiting(words, "200")
+        if not (any(code == 200 for _, code in facts.health) and self._said(evidence)):
+            return waiting(words, "200")
+        since = next(at for at, code in reversed([(0.0, 200), *facts.health]) if code == 200)
+        working = getattr(evidence.kind, "working", "")
+        if working and any(at > since and re2.search(working, line) for at, line in facts.log):
+            return waiting(f"{words} after it was up, while its log shows work", "200", Finding.BUSY_PREFILL)
+        first = next((at for at, code in facts.health if at > since and code != 200), evidence.now)
+        if evidence.now - first > self.silence:
+            saw = f"{words} for {duration_text(evidence.now - first)} after it was up, and no sign of work"
+            return failed(Finding.HANG, saw, "200, or work in its log", REMEDY[Finding.HANG])
+        return waiting(f"{words} after it was up", "200")
 
 
 class Progressing(Guard):
@@ -213,11 +222,13 @@ class Progressing(Guard):
         phase, since, stalls = "", evidence.entered_s, 0
         seen: set[str] = set()
         stalled = getattr(evidence.kind, "stalled", None)
+        advance = getattr(evidence.kind, "advance", None)
         for at, line in facts.log:
             words = without_stamp(line)
             found = evidence.kind.phase(line)
             if found is not None and words not in seen:
-                phase, since, stalls = found, at, 0
+                phase = advance(phase, found) if advance is not None else found
+                since, stalls = at, 0
                 seen.add(words)
             elif stalled is not None and stalled(line):
                 stalls += 1

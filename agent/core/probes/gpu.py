@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
+
+import re2 as re
 
 from ..actions import Section
 from ..observations import SectionResult
@@ -135,10 +136,10 @@ _COLUMNS = {
     "clocks_throttle_reasons.active": "throttle",
     "mig.mode.current": "mig",
 }
-_NUMBER = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(?: ?(?:MiB|%|W|C|MHz))?", re.ASCII)
-_BITS = re.compile(r"0x[0-9A-Fa-f]{1,16}", re.ASCII)
-_BUS = re.compile(r"GPU ?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)", re.ASCII)
-_LOST = re.compile(r"GPU is lost|fallen off the bus|No devices were found|ERR!", re.IGNORECASE)
+_NUMBER = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(?: ?(?:MiB|%|W|C|MHz))?")
+_BITS = re.compile(r"0x[0-9A-Fa-f]{1,16}")
+_BUS = re.compile(r"GPU ?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)")
+_LOST = re.compile(r"(?i)GPU is lost|fallen off the bus|No devices were found|ERR!")
 
 
 def number(cell: str) -> float | None:

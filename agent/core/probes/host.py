@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import re2 as re
 
 from ..actions import Section
 from ..observations import SectionResult
@@ -114,7 +115,7 @@ def read_disks(result: SectionResult | None) -> tuple[Disk, ...] | None:
         return None
     found = []
     for line in result.out.split("\n")[1:]:
-        match = re.search(r"\s(\d+)\s+\d+\s+(\d+)\s+\S+\s+(/.*)$", line, re.ASCII)
+        match = re.search(r"\s(\d+)\s+\d+\s+(\d+)\s+\S+\s+(/.*)$", line)
         if match:
             found.append(Disk(match[3], int(match[1]), int(match[2])))
     return tuple(found)

@@ -47,6 +47,12 @@ def clock_of(line: str) -> float | None:
     return days * 86400.0 + int(match[2]) * 3600 + int(match[3]) * 60 + int(match[4])
 
 
+def stamp_of(line: str) -> str:
+    """Return the line's own time as it is written; '' when it has none."""
+    match = re.search(r"(?:\d{4}-)?\d{2}-\d{2}[ T]\d{2}:\d{2}:\d{2}", line[:80], re.ASCII)
+    return match[0] if match else ""
+
+
 _PAIR = re.compile(r"([#A-Za-z][A-Za-z0-9_#/() .-]{0,40}?)\s*[:=]\s*([^,\s]+)")
 
 

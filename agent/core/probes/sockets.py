@@ -5,10 +5,11 @@ Owners of sockets are visible to root and to the owner. An owner that is not vis
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+
+import re2 as re
 
 from ..actions import Section
 from ..observations import SectionResult
@@ -56,8 +57,8 @@ def read_listeners(result: SectionResult | None) -> tuple[Listener, ...] | None:
 
 # The whole list of users must have this form: a process name that looks like a piece of it makes the owners
 # invisible, it cannot name another process.
-_USERS = re.compile(r'users:\((?:\("[^"]*",pid=\d+,fd=\d+\),?)+\)', re.ASCII)
-_PID = re.compile(r'",pid=(\d+),fd=\d+\)', re.ASCII)
+_USERS = re.compile(r'users:\((?:\("[^"]*",pid=\d+,fd=\d+\),?)+\)')
+_PID = re.compile(r'",pid=(\d+),fd=\d+\)')
 
 
 def _read_ss(lines: Iterable[str]) -> tuple[Listener, ...] | None:

@@ -54,6 +54,8 @@ class Engine(ServerKind):
     fatals: ClassVar[Sequence[tuple[str, Finding]]] = ()
     causes: ClassVar[Sequence[tuple[str, Finding]]] = ()
     stalls: ClassVar[str] = ""
+    working: ClassVar[str] = ""
+    """Lines that show that requests are worked on."""
     ready_phase = "READY"
     silent_is_off = True
     """Without any word of the engine on drafted tokens, speculation did not run."""
@@ -84,6 +86,10 @@ class Engine(ServerKind):
         """See the base class."""
         text = last_segment(line)
         return next((phase for pattern, phase in self.phases if re2.search(pattern, text)), None)
+
+    def advance(self, before: str, found: str) -> str:
+        """Return the phase of a start that was in ``before`` and now prints a line of ``found``."""
+        return found
 
     def fatal(self, line: str) -> Fatal | None:
         """See the base class."""

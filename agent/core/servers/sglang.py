@@ -8,7 +8,7 @@ The top level of ``/server_info`` is the copy of the tokenizer process; changes 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..actions import Section
@@ -39,6 +39,24 @@ _NAMES = {
 }
 
 
+ANNOUNCED = (
+    ("speculative_num_draft_tokens is adjusted to", "speculative-num-draft-tokens"),
+    ("Max running requests is reset to", "max-running-requests"),
+    ("Overlap scheduler is disabled", "disable-overlap-schedule"),
+    ("overlap schedule is turned on", "disable-overlap-schedule"),
+    ("Mixed chunked prefill is disabled", "enable-mixed-chunk"),
+    ("The chunked prefill size is adjusted to", "chunked-prefill-size"),
+    ("turn off --chunked-prefill-size", "chunked-prefill-size"),
+    ("change page_size to", "page-size"),
+    ("isabling radix cache", "disable-radix-cache"),
+    ("Cuda graph is disabled", "disable-cuda-graph"),
+    ("Use the profiled value instead", "max-total-tokens"),
+    ("overriding speculative_num_steps", "speculative-num-steps"),
+    ("Setting attention backend to", "attention-backend"),
+)
+"""Words of warnings that carry neither time nor value, and the flag that each is about."""
+
+
 class Sglang(Engine):
     """The SGLang server, started with ``python -m sglang.launch_server`` or ``sglang serve``."""
 
@@ -51,7 +69,7 @@ class Sglang(Engine):
         (r"max_total_num_tokens=", "SCHEDULER_UP"),
         (r"(?i)capture draft (?:extend |decode )?cuda graph", "CAPTURE_DRAFT"),
         (r"type=\S*(?:Eagle|EAGLE|NextN|MTP|Draft)", "DRAFT_INIT"),
-        (r"(?i)capture (?:target )?(?:decode )?cuda graph end", "DRAFT_INIT"),
+        (r"(?i)capture (?:target )?(?:decode )?cuda graph end", "CAPTURED"),
         (r"(?i)capture (?:target )?(?:decode )?cuda graph|Capturing batches", "CAPTURE"),
         (r"KV Cache is allocated|Memory pool end", "MEMORY_POOL"),
         (r"Load weight (?:begin|end)|Loading safetensors checkpoint shards", "LOAD_WEIGHTS"),
@@ -65,6 +83,7 @@ class Sglang(Engine):
         "LOAD_WEIGHTS": 1800.0,
         "MEMORY_POOL": 900.0,
         "CAPTURE": 2700.0,
+        "CAPTURED": 1200.0,
         "DRAFT_INIT": 1200.0,
         "CAPTURE_DRAFT": 1800.0,
         "SCHEDULER_UP": 600.0,
@@ -83,7 +102,13 @@ class Sglang(Engine):
         (r"Scheduler hit an exception|Received sigquit from a child|SIGQUIT received", Finding.CRASH),
         (r"scheduler is dead|died during initialization", Finding.DEAD_RANK),
     )
+    working = r"Prefill batch|Decode batch"
     causes = ((r"Parameter \S+ not found in params_dict", Finding.WEIGHTS_MISMATCH),)
+
+    def advance(self, before: str, found: str) -> str:
+        """See the base class: what starts anew after the target's graphs were captured is the draft."""
+        again = found in {"NCCL_INIT", "LOAD_WEIGHTS", "MEMORY_POOL"}
+        return "DRAFT_INIT" if again and before in {"CAPTURED", "DRAFT_INIT", "CAPTURE_DRAFT"} else found
 
     def watch_patterns(self) -> tuple[str, ...]:
         """See the base class."""
@@ -95,8 +120,13 @@ class Sglang(Engine):
             "larger than the profiled|turn off|scaling factors|Setup Custom allreduce failed|not found in params_dict",
             "[Ee]rror|[Ee]xception|Traceback|out of memory|unbalanced|is dead|died|[Ss]igquit|SIGQUIT|timeout|SIGBUS",
             "set by environment to|NCCL WARN|NCCL INFO NCCL version|is using nccl",
-            "Retract requests|Health check failed|NaN in the logits|leak detected|accept len: ",
+            "Retract requests|Health check failed|NaN in the logits|leak detected|accept len: |Prefill batch",
         )
+
+    def announced(self, lines: Iterable[str]) -> tuple[str, ...]:
+        """Return the flags that the engine says it changed, in its own order; it rarely says to which value."""
+        found = [flag for line in lines for words, flag in ANNOUNCED if words in line]
+        return tuple(dict.fromkeys(found))
 
     def identity(self, trial: Trial) -> Mapping[str, str]:
         """See the base class."""

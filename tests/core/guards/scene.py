@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from agent.core.actions import Job, Owned, Probe, Start, Watch
 from agent.core.evidence import Answer, Evidence
 from agent.core.guards import AnyGuard, judge
@@ -11,7 +13,6 @@ from agent.core.observations import Completed, JobState, SectionResult
 from agent.core.plan import Host, Plan, Replaces, Server, State, Trial
 from agent.core.servers import kind_of
 from agent.core.values import Output, Verdict
-from pydantic import TypeAdapter
 
 GUARDS: TypeAdapter[Any] = TypeAdapter(AnyGuard)
 BOOT = "0f0e0d0c-0000-4000-8000-000000000001"

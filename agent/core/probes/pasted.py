@@ -1,0 +1,75 @@
+"""Tool output that a person pasted: several observations in one text, and lists of processes as ``ps`` prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import re2 as re
+
+from ..observations import SectionResult
+from .processes import Process
+
+
+@dataclass(frozen=True)
+class Block:
+    """One observation of the text."""
+
+    name: str
+    head: str
+    text: str
+
+    @property
+    def status(self) -> int:
+        """Exit status by the head line; 0 when it does not say."""
+        match = re.search(r"\brc=(\d{1,3})\b", self.head)
+        return int(match[1]) if match else 0
+
+    def seconds(self, key: str) -> float | None:
+        """Return a time in the head line, such as ``age_s=905``."""
+        match = re.search(rf"\b{key}=(\d+(?:\.\d+)?)", self.head)
+        return float(match[1]) if match else None
+
+    @property
+    def command(self) -> str:
+        """The command line, when the head names it."""
+        return self.head.partition("cmd: ")[2]
+
+
+def blocks(text: str) -> list[Block]:
+    """Divide the text; without any dividing line it is one block without a name."""
+    found: list[Block] = []
+    head, lines = "", list[str]()
+    for line in [*text.split("\n"), "#== "]:
+        if line.startswith("#== "):
+            if head or any(line.strip() for line in lines):
+                words = head.split()
+                found.append(Block(words[0].rstrip(":") if words else "", head, "\n".join(lines)))
+            head, lines = line[4:], []
+        else:
+            lines.append(line)
+    return found
+
+
+def section_of(processes: Sequence[Process]) -> SectionResult:
+    """Write processes the way the probe lists them, so that guards read them the usual way."""
+    lines = ["=self 0 4096", "=argv"]
+    lines += [f"{process.pid} {word}" for process in processes for word in process.argv]
+    lines.append("=stat")
+    rows = processes or (Process(1, 0, 1, 1, "S", 0, "root", 0, 0, ("init",)),)
+    for process in rows:
+        ids = f"{process.ppid} {process.pgid} {process.sid} {process.start} 0"
+        lines.append(f"{process.pid} ({process.comm}) {process.state[:1]} {ids}")
+    return SectionResult(status=0, out="\n".join([*lines, "=users", "=end"]))
+
+
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def lstart(text: str) -> int:
+    """Return ``Sat Feb 14 10:02:41 2026`` as a number that grows with time; 0 for anything else."""
+    match = re.fullmatch(r"\w{3} (\w{3}) +(\d{1,2}) (\d\d):(\d\d):(\d\d) (\d{4})", text.strip())
+    if match is None or match[1] not in _MONTHS:
+        return 0
+    months = int(match[6]) * 12 + _MONTHS.index(match[1])
+    return (((months * 31 + int(match[2])) * 24 + int(match[3])) * 60 + int(match[4])) * 60 + int(match[5])
