@@ -5,37 +5,23 @@ Checks that need several values together live in ``agent.core.resolve``.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from ..errors import PlaybookError, Problem
-from .yaml import Document, Path, field_name, shown
-
-# ---------------------------------------------------------------- secrets
-
-_SECRET = re.compile(
-    r"(?<![A-Za-z0-9_-])(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"
-    r"|glpat-[A-Za-z0-9_-]{16,}|xox[abprs]-[A-Za-z0-9-]{10,}|AKIA[0-9A-Z]{16}|nvapi-[A-Za-z0-9_-]{20,})"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY"
-)
-_SECRET_NAME = re.compile(r"(?:^|[_-])(?:token|api[_-]?key|secret|password|passwd)$", re.IGNORECASE)
-
-
-def mask(text: str) -> str:
-    """Return ``text`` with whatever looks like a secret replaced by its length."""
-    return _SECRET.sub(lambda match: f"[secret, {len(match[0])} characters]", text)
-
+from .wording import Path, did_you_mean, field_name, has_secret, mask, shown
+from .yaml import PROBLEMS_MAX, Document
 
 # ---------------------------------------------------------------- collecting
 
 
 class Findings:
-    """The problems of one document: at most one a place, masked, in the order of the file."""
+    """The problems of one document: at most one a place and 100 in all, masked, in the order of the file."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -45,14 +31,17 @@ class Findings:
         self, code: str, path: Path, message: str, remedy: str, *, found: str | None = None, key: bool = False
     ) -> None:
         """Add a problem at ``path``; the first one at a place stays. ``key``: the place is the key itself."""
-        if path in self._problems:
+        if path in self._problems or self.full():
             return
         line, column = self.document.key_at(path) if key else self.document.at(path)
         seen = self.document.written(path) if found is None and not key else (found or "")
-        text = mask(seen)
         self._problems[path] = Problem(
-            code, mask(message), self.document.file, line, column, field_name(path), shown(text), mask(remedy)
+            code, mask(message), self.document.file, line, column, field_name(path), shown(seen), mask(remedy)
         )
+
+    def full(self) -> bool:
+        """Say whether there are so many that no more are taken."""
+        return len(self) >= PROBLEMS_MAX
 
     def has(self, path: Path) -> bool:
         """Say whether something is wrong at ``path`` or below it."""
@@ -65,21 +54,16 @@ class Findings:
         """Return every problem, by place."""
         own = {(problem.line, problem.column) for problem in self.document.problems}
         rest = [problem for problem in self._problems.values() if (problem.line, problem.column) not in own]
-        return tuple(sorted([*self.document.problems, *rest], key=lambda problem: (problem.line, problem.column)))
+        found = sorted([*self.document.problems, *rest], key=lambda problem: (problem.line, problem.column))
+        if self.full():
+            message = f"there may be more than these {len(found)}"
+            found.append(Problem("E_MORE", message, self.document.file, found[-1].line, found[-1].column))
+        return tuple(found)
 
     def stop(self) -> None:
         """Raise PlaybookError if anything was found."""
         if problems := self.all():
             raise PlaybookError("the playbook cannot be used", problems=problems)
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return advice on a word that is not known."""
-    names = sorted(known)
-    close = difflib.get_close_matches(word[:80], names, 1, 0.6)
-    if close:
-        return f"did you mean `{close[0]}`?"
-    return "known: " + ", ".join(names) if names else "leave it out"
 
 
 # ---------------------------------------------------------------- shapes
@@ -99,6 +83,8 @@ def explain(error: ValidationError, data: Any, model: type[BaseModel], findings:
     rows = [(_real_path(row["loc"], data), row) for row in error.errors(include_url=False)]
     paths = {path for path, _ in rows}
     for path, row in rows:
+        if findings.full():
+            return
         if row["type"] == "too_short" and any(other[: len(path)] == path and other != path for other in paths):
             continue
         _explain_one(base + path, path, row, model, findings)
@@ -109,10 +95,9 @@ def _real_path(loc: tuple[int | str, ...], data: Any) -> Path:
     path: list[int | str] = []
     for index, step in enumerate(loc):
         last = index == len(loc) - 1
-        if (isinstance(data, dict) and step in data) or (
-            isinstance(data, list) and isinstance(step, int) and step < len(data)
-        ):
-            data = data[step]
+        inside: Any = data if isinstance(data, dict) else dict(enumerate(data)) if isinstance(data, list) else {}
+        if step in inside:
+            data = inside[step]
         elif not (last and isinstance(data, dict) and step != "[key]"):
             continue
         path.append(step)
@@ -141,8 +126,16 @@ def _explain_one(place: Path, path: Path, row: Any, model: type[BaseModel], find
         limits = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
         wanted = ", ".join(f"{words} {context[name]}" for name, words in limits.items() if name in context)
         findings.add("E_RANGE", place, "out of range", f"write {wanted}")
-    elif kind in ("too_short", "too_long", "string_too_short", "string_pattern_mismatch"):
-        findings.add("E_VALUE", place, row["msg"].replace("Tuple", "a list").lower(), "see the reference of this key")
+    elif kind in ("too_short", "string_too_short"):
+        findings.add("E_VALUE", place, "it is empty", "write something, or leave the key out", found="")
+    elif kind in ("too_long", "string_too_long"):
+        findings.add("E_RANGE", place, "too many or too long", "write less", found="")
+    elif kind == "string_pattern_mismatch":
+        findings.add("E_VALUE", place, "not of the right form", f"it must match {context.get('pattern')}")
+    elif kind in ("value_error", "assertion_error"):
+        said = row["msg"].partition(", ")[2] or row["msg"]
+        code = "E_DURATION" if "duration" in said else "E_VALUE"
+        findings.add(code, place, said, "see the reference of this key")
     else:
         message, remedy = _type_advice(kind, value, row["loc"], findings.document.written(place))
         findings.add(
@@ -170,9 +163,14 @@ def _type_advice(kind: str, value: Any, loc: tuple[int | str, ...], written: str
     return "a mapping was wanted", "write keys and values: {key: value}"
 
 
+@lru_cache(maxsize=32)
+def _schema(model: type[BaseModel]) -> dict[str, Any]:
+    return model.model_json_schema(by_alias=True)
+
+
 def siblings(model: type[BaseModel], path: Path) -> set[str]:
     """Return the keys that may stand where ``path`` ends, by walking the model's schema."""
-    schema = model.model_json_schema(by_alias=True)
+    schema = _schema(model)
     nodes: list[dict[str, Any]] = [schema]
     for step in path[:-1]:
         nodes = [child for node in nodes for child in _children(node, step, schema)]
@@ -202,12 +200,13 @@ def _children(node: dict[str, Any], step: int | str, schema: dict[str, Any]) -> 
 
 # ---------------------------------------------------------------- words
 
-_TEMPLATE = re.compile(r"\{\{|\}\}|\{%|%\}|\$\(|\$\{|`")
+_TEMPLATE = re.compile(r"\{\{|\}\}|\{%|%\}")
+_EXPANSION = re.compile(_TEMPLATE.pattern + r"|\$\(|\$\{|`")
 _SECRET_REFERENCE = re.compile(r"\$\{\s*secrets?[.:]")
-_KILL_PID = re.compile(r"(?:^|[\s;&|/])kill\s+(?:-\S+\s+)*-?\d+")
-_KILL_SHELL = re.compile(
-    r"(?:^|[\s;&|/(])(?:pkill|killall|skill|fuser\s+(?:-\S*\s+)*-\S*k\S*|(?:xargs\s.*)?kill)(?=\s|$)"
-)
+_START = r"(?:^|[;&|(`]\s*|\bsudo\s+(?:-\S+\s+)*|\bxargs\s+(?:-\S+\s+)*)(?:\S*/)?"
+_KILL_PID = re.compile(r"(?:^|[\s;&|(/])kill\s+(?:-\S+\s+)*?(?:--\s+-?)?\d+(?=\s|$|[;&|)])")
+_KILL_SHELL = re.compile(_START + r"(?:pkill|killall|skill|kill|fuser\s+(?:-\S+\s+)*-\w*k\w*)(?=\s|$)")
+_SECRET_NAME = re.compile(r"(?:^|[_-])(?:token|api[_-]?key|secret|password|passwd)$", re.IGNORECASE)
 FREE_TEXT = ("prompts", "because", "pattern", "expr", "when", "expect")
 """Keys whose values are texts in a language of their own: nothing is expanded in them anyway."""
 
@@ -227,23 +226,36 @@ def texts(data: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 def check_words(findings: Findings) -> None:
     """Look at every scalar: nothing empty, no secret, no template, no command that kills by name or number."""
+    shells = set()
+    for path, words in argvs(findings.document.data):
+        _check_argv(path, words, findings)
+        if words and words[0].rsplit("/", 1)[-1] in ("sh", "bash", "dash", "zsh"):
+            shells.add(path)
     for path, value in texts(findings.document.data):
         named = [step for step in path if isinstance(step, str)]
+        if any(has_secret(step) for step in named):
+            findings.add(
+                "E_SECRET_LITERAL", path, "a secret stands in a key", "take it out", found="not shown", key=True
+            )
+            continue
         if value is None:
             if "json" not in named:
                 findings.add("E_NULL", path, "there is no value", "give one, or leave the key out (a flag: `unset`)")
         elif isinstance(value, str):
-            _check_text(path, named, value, findings)
+            _check_text(path, named, value, findings, shell=path[:-1] in shells)
         elif path and path[-1] == "pid":
             findings.add(
                 "E_KILL_PID", path, "a process number says nothing about tomorrow", "name argv, port, user or exe"
             )
+    shells = set()
     for path, words in argvs(findings.document.data):
         _check_argv(path, words, findings)
+        if words and words[0].rsplit("/", 1)[-1] in ("sh", "bash", "dash", "zsh"):
+            shells.add(path)
 
 
-def _check_text(path: Path, named: list[str], value: str, findings: Findings) -> None:
-    if _SECRET.search(value):
+def _check_text(path: Path, named: list[str], value: str, findings: Findings, *, shell: bool) -> None:
+    if has_secret(value):
         remedy = "write `server: {secrets: {NAME: {env: NAME}}}`"
         findings.add("E_SECRET_LITERAL", path, "a secret stands in the file", remedy, found="not shown")
     elif named[-1:] and _SECRET_NAME.search(named[-1]) and value and "secrets" not in named and value != "unset":
@@ -258,7 +270,7 @@ def _check_text(path: Path, named: list[str], value: str, findings: Findings) ->
     elif _SECRET_REFERENCE.search(value):
         remedy = "secrets reach a server as environment variables: `server: {secrets: …}`"
         findings.add("E_SECRET_IN_ARGV", path, "a secret cannot be put into a value", remedy)
-    elif not set(named) & set(FREE_TEXT) and (match := _TEMPLATE.search(value)) and not _KILL_SHELL.search(value):
+    elif not set(named) & set(FREE_TEXT) and (match := (_TEMPLATE if shell else _EXPANSION).search(value)):
         remedy = "write the value out; what follows from others is {expr: …}"
         findings.add("E_TEMPLATE", path, f"nothing is expanded in values, `{match[0]}` would arrive as it is", remedy)
 
@@ -278,9 +290,10 @@ def argvs(data: Any, path: Path = ()) -> Iterator[tuple[Path, list[str]]]:
 
 def _check_argv(path: Path, words: list[str], findings: Findings) -> None:
     line = " ".join(words)
-    if _KILL_PID.search(line):
+    scripts = [line, *(word for word in words if " " in word or re.fullmatch(r"(?:\S*/)?(?:pkill|killall)", word))]
+    if any(_KILL_PID.search(script) for script in scripts):
         remedy = "name the server under `server.replaces` (argv, port, user); the kill state stops exactly that"
         findings.add("E_KILL_PID", path, "a process number says nothing about tomorrow", remedy, found=line)
-    elif match := _KILL_SHELL.search(line):
+    elif any(_KILL_SHELL.search(script) for script in scripts):
         remedy = "name the server under `server.replaces`; the kill state stops it and what it started, and no more"
-        findings.add("E_KILL_SHELL", path, f"`{match[0].strip()}` reaches other people's processes", remedy, found=line)
+        findings.add("E_KILL_SHELL", path, "it would reach other people's processes", remedy, found=line)

@@ -118,7 +118,10 @@ def compile(text: str) -> Expression:  # noqa: A001 - the word everybody looks f
     kind = str(program.return_type().name()).lower()
 
     def run(variables: Mapping[str, Any]) -> Any:
-        value = program.eval(data=dict(variables))
+        try:
+            value = program.eval(data=dict(variables))
+        except (RuntimeError, TypeError, OverflowError) as error:
+            raise EvaluationError(re.sub(r"^[A-Z_]+: | \[[A-Z_]+\]$", "", str(error).partition("\n")[0])) from None
         if value.type().name().lower() in ("*error*", "error"):
             raise EvaluationError(re.sub(r"^[A-Z_]+: ", "", str(value.plain_value())))
         return _result(value.plain_value())

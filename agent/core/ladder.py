@@ -98,10 +98,9 @@ def wanted_guards(server: Server, search: Search) -> dict[str, tuple[dict[str, A
 def standard(server: Server, search: Search | None = None) -> tuple[State, ...]:
     """Return the ladder for this server, every default written out."""
     wanted = wanted_guards(server, search or Search())
-    known = guard_classes()
     states = []
     for name, do, timeout_s, on in LADDER:
-        guards = tuple(read_guard(spec) for spec in wanted.get(name, ()) if spec["guard"] in known)
+        guards = tuple(read_guard(spec) for spec in wanted.get(name, ()))
         states.append(State(name=name, do=do, guards=guards, on=dict(on), timeout_s=timeout_s))
     return tuple(states)
 

@@ -144,7 +144,7 @@ class Search(Part):
 
     base: Changes = Changes()
     """What candidates start from."""
-    stages: tuple[Stage, ...] = ()
+    stages: Annotated[tuple[Stage, ...], Field(max_length=64)] = ()
     """Stages in order."""
     confirm: Confirm = Confirm()
     """Confirmation of the winner."""

@@ -12,12 +12,13 @@ from typing import Any
 
 from ..errors import AgentError, PlaybookError
 from . import plan
-from .check import Findings, check_words, did_you_mean, read
+from .check import Findings, check_words, read
 from .playbook import Playbook, Repeats, Replaces
 from .resolve_search import changes, check_expressions, given, resolve_search
 from .resolve_states import resolve_guard, resolve_states
+from .wording import Path, did_you_mean
 from .workloads import SETS
-from .yaml import Document, Node, Path, compose
+from .yaml import Document, Node, compose
 
 Read = Callable[[str], bytes]
 """Returns the bytes of a file beside the playbook, by the name written in it; ``builtin`` is the agent's own load

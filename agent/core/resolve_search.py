@@ -11,15 +11,18 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from . import plan
-from .check import Findings, did_you_mean
+from .check import Findings
 from .expressions import Expression, ExpressionError
 from .expressions import compile as compile_expression
 from .fields import UNSET, Expr, Sweep
 from .playbook import Changes, Playbook, Point, Stage
 from .trials import resolve_trial
-from .yaml import Path
+from .wording import Path, did_you_mean
 
 POINTS_MAX = 10_000
+AXES_MAX = 32
+EXPRESSIONS_MAX = 32
+DRY_RUNS_MAX = 4000
 Target = Literal["flags", "env"]
 Check = Callable[[Iterable[str], Path], None]
 
@@ -84,6 +87,9 @@ def _stage(stage: Stage, path: Path, findings: Findings) -> plan.Stage | None:
     axes += [_axis("env", key, value, (*path, "env", key), findings) for key, value in stage.env.items()]
     if not axes:
         findings.add("E_MISSING", path, "the stage tries nothing", "write `flags: {NAME: {sweep: [..]}}`", found="")
+        return None
+    if len(axes) > AXES_MAX:
+        findings.add("E_SWEEP", path, f"more than {AXES_MAX} keys", "split the stage", found="")
         return None
     strategy = _strategy(stage, path, findings)
     if strategy is None or findings.has(path):
@@ -207,30 +213,34 @@ def check_expressions(playbook: Playbook, resolved: plan.Plan, findings: Finding
     sources: list[tuple[Path, Mapping[str, Any]]] = [(("server", "flags"), playbook.server.flags)]
     if playbook.search:
         sources.append((("search", "base", "flags"), playbook.search.base.flags))
+    if sum(isinstance(value, Expr) for _, flags in sources for value in flags.values()) > EXPRESSIONS_MAX:
+        findings.add("E_EXPR", sources[-1][0], f"more than {EXPRESSIONS_MAX} expressions", "write values out", found="")
+        return
     good = True
     for path, flags in sources:
-        own = {key: value.expr for key, value in flags.items() if isinstance(value, Expr)}
-        for key, text in own.items():
-            expression = compiled(text, (*path, key, "expr"), ("flags", "env"), findings)
-            good = good and expression is not None
-            if expression is not None and _reaches(key, key, own, set()):
-                remedy = "begin from a flag that has a value"
-                findings.add("E_VAR_CYCLE", (*path, key, "expr"), "the value needs itself", remedy)
-                good = False
-    if not good:
-        return
-    _dry_run(resolved, findings, sources)
+        needs: dict[str, frozenset[str]] = {}
+        for key, value in flags.items():
+            if isinstance(value, Expr):
+                expression = compiled(value.expr, (*path, key, "expr"), ("flags", "env"), findings)
+                good = good and expression is not None
+                needs[key] = expression.references("flags") if expression else frozenset()
+        for key in _in_cycles(needs):
+            remedy = "begin from a flag that has a value"
+            findings.add("E_VAR_CYCLE", (*path, key, "expr"), "the value needs itself", remedy)
+            good = False
+    if good:
+        _dry_run(resolved, findings, sources)
 
 
-def _reaches(start: str, goal: str, texts: Mapping[str, str], seen: set[str]) -> bool:
-    """Say whether working out ``start`` needs ``goal``."""
-    try:
-        needs = compile_expression(texts[start]).references("flags") & texts.keys()
-    except ExpressionError:
-        return False
-    fresh = needs - seen
-    seen |= fresh
-    return goal in needs or any(_reaches(name, goal, texts, seen) for name in fresh)
+def _in_cycles(needs: Mapping[str, frozenset[str]]) -> list[str]:
+    """Return the names that need themselves, directly or through others."""
+    left = set(needs)
+    while True:
+        needed = {name for other in left for name in needs[other]}
+        kept = {name for name in left if name in needed and needs[name] & left}
+        if kept == left:
+            return [name for name in needs if name in left]
+        left = kept
 
 
 def _evaluate(text: str, variables: Mapping[str, Any]) -> Any:
@@ -245,6 +255,12 @@ def _dry_run(resolved: plan.Plan, findings: Findings, sources: list[tuple[Path, 
         rows = stage.points or [{f"{axis.target}.{axis.key}": value} for axis in stage.axes for value in axis.values]
         points += [{**overlay, **row} for row in rows]
         overlay |= {f"{axis.target}.{axis.key}": axis.values[0] for axis in stage.axes}
+    texts = sum(isinstance(value, Expr) for _, flags in sources for value in flags.values())
+    if not texts:
+        return
+    # Every value is tried where that is cheap; the cost of one round grows with flags and with the square of texts.
+    cost = (1 + texts * texts) * (1 + len(resolved.server.flags) // 50)
+    points = points[: max(16, DRY_RUNS_MAX // cost)]
     rounds: list[tuple[dict[str, Any], Any, Any]] = [({}, {}, {})]
     rounds += [(point, search.flags, search.env) for point in points]
     for point, flags, env in rounds:

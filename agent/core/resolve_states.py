@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from . import plan
-from .check import Findings, did_you_mean, explain
-from .expressions import ExpressionError
-from .expressions import compile as compile_expression
+from .check import Findings, explain
 from .guards import Guard
 from .ladder import NAMES, SKIP, flaws, guard_classes, insert, read_guard, standard
 from .playbook import Playbook, Script, State
-from .yaml import Path
+from .resolve_search import compiled
+from .wording import Path, did_you_mean
+
+GUARD_NAMES = ("flags", "env", "server", "metrics", "health", "workers", "now")
+"""What the expression of a guard may read."""
 
 Digest = Callable[[str, Path], str]
 """Reads a file of the playbook (its name, the place that names it) and returns its SHA-256; '' when it cannot."""
@@ -38,6 +40,10 @@ def resolve_guard(spec: Any, path: Path, findings: Findings) -> Guard | None:
     if name not in known:
         findings.add("E_GUARD", name_path, "no such guard", did_you_mean(name, known))
         return None
+    pattern = spec.get("pattern")
+    if isinstance(pattern, str) and (message := pattern_flaw(pattern)):
+        remedy = "patterns are RE2: no look-around and no back references"
+        findings.add("E_REGEX_SYNTAX", (*path, "pattern"), f"not a pattern: {message}", remedy)
     if findings.has(path):
         return None
     try:
@@ -50,19 +56,13 @@ def resolve_guard(spec: Any, path: Path, findings: Findings) -> Guard | None:
 
 
 def _check_guard(guard: Guard, path: Path, findings: Findings) -> None:
-    """Compile the patterns and expressions that a guard carries."""
-    for key in ("expr", "when"):
-        text = getattr(guard, key, None)
-        if isinstance(text, str):
-            try:
-                compile_expression(text)
-            except ExpressionError as error:
-                message = f"not an expression, at its column {error.column}: {error.message}"
-                findings.add("E_EXPR", (*path, key), message, "see the manual on CEL")
-    pattern = getattr(guard, "pattern", None)
-    if isinstance(pattern, str) and (message := pattern_flaw(pattern)):
-        remedy = "patterns are RE2: no look-around and no back references"
-        findings.add("E_REGEX_SYNTAX", (*path, "pattern"), f"not a pattern: {message}", remedy)
+    """Compile the expression that a guard carries."""
+    text = getattr(guard, "expr", None)
+    if isinstance(text, str):
+        expression = compiled(text, (*path, "expr"), GUARD_NAMES, findings)
+        if expression is not None and expression.kind not in ("bool", "dyn"):
+            message = f"a condition is true or false, this is of type {expression.kind}"
+            findings.add("E_EXPR", (*path, "expr"), message, "compare something: metrics.output_tok_s > 50.0")
 
 
 def pattern_flaw(pattern: str) -> str:

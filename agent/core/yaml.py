@@ -16,14 +16,14 @@ from typing import Any
 import yaml as pyyaml
 
 from ..errors import PlaybookError, Problem
+from .wording import Path, field_name, shown
 
 SIZE_MAX = 1 << 20
 DEPTH_MAX = 50
 ALIASES_MAX = 32
 NODES_MAX = 10_000
+PROBLEMS_MAX = 100
 INT_MAX = 2**63
-
-Path = tuple[str | int, ...]
 
 _NULL = re.compile(r"|~|null|Null|NULL")
 _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
@@ -89,16 +89,17 @@ class Document:
     def at(self, path: Path) -> tuple[int, int]:
         """Return line and column of the value at ``path``; an empty value stands where its key does.
 
-        A path that leads nowhere is placed at the nearest part of it that exists.
+        A path that leads nowhere is placed at the key of the nearest part that exists.
         """
         node, place = self.root, (self.root.line, self.root.column)
+        owner = place
         for step in path:
             child = node.children.get(step)
             if child is None:
-                return node.keys.get(str(step), place)
-            empty = child.value is None and not child.text
-            place = node.keys.get(str(step), place) if empty else (child.line, child.column)
-            node = child
+                return node.keys.get(str(step), owner)
+            key = node.keys.get(str(step), (child.line, child.column))
+            place = key if child.value is None and not child.text else (child.line, child.column)
+            node, owner = child, key
         return place
 
     def key_at(self, path: Path) -> tuple[int, int]:
@@ -110,21 +111,6 @@ class Document:
         """Return the scalar at ``path`` as it is written; '' for anything else."""
         node = self.node(path)
         return node.text if node is not None else ""
-
-
-def field_name(path: Path) -> str:
-    """Write a path the way people do: ``search.stages[0].flags``."""
-    text = ""
-    for step in path:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
-    return text
-
-
-def shown(value: object, limit: int = 60) -> str:
-    """Show a value of unknown origin on one line, control characters escaped."""
-    text = value if isinstance(value, str) else repr(value)
-    text = "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text[: limit + 1])
-    return text if len(text) <= limit else text[:limit] + "…"
 
 
 class _StopReadingError(Exception):
@@ -144,8 +130,9 @@ class _Composer:
         self.path: list[str | int] = []
 
     def complain(self, code: str, message: str, place: tuple[int, int], remedy: str = "", found: str = "") -> None:
-        name = field_name(tuple(self.path))
-        self.problems.append(Problem(code, message, self.file, *place, name, found, remedy))
+        if len(self.problems) < PROBLEMS_MAX:
+            name = field_name(tuple(self.path))
+            self.problems.append(Problem(code, message, self.file, *place, name, found, remedy))
 
     def stop(self, code: str, message: str, place: tuple[int, int], remedy: str = "", found: str = "") -> Exception:
         self.complain(code, message, place, remedy, found)

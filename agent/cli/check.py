@@ -1,0 +1,114 @@
+"""``agent check PLAYBOOK``: read, check and resolve a playbook, and say everything that is wrong. Contacts nothing.
+
+Other commands read playbooks and the files beside them by the same two functions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent.errors import AgentError, Exit, PlaybookError, Problem
+
+if TYPE_CHECKING:
+    from agent.core.plan import Plan
+
+BUILTIN = "builtin"
+SIZE_MAX = 1 << 20
+FILE_MAX = 64 << 20
+
+
+def add(commands: Any) -> None:
+    """Add the command to the command line."""
+    command = commands.add_parser("check", help="check a playbook and say everything that is wrong; contacts nothing")
+    command.add_argument("playbook", type=Path)
+    command.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    command.set_defaults(main=main)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the command; return the exit code."""
+    from agent.cli.text import one_line, safe
+    from agent.core.resolve import load_plan
+
+    try:
+        plan = load_plan(read_playbook(args.playbook), str(args.playbook), reader(args.playbook.parent))
+    except PlaybookError as error:
+        problems = error.problems or (Problem(error.code, error.what, str(args.playbook), remedy=error.remedy),)
+        if args.json:
+            print(json.dumps({"ok": False, "problems": [vars(problem) for problem in problems]}))
+        else:
+            for problem in problems:
+                print(safe(str(problem)), file=sys.stderr)
+            count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+            print(f"{one_line(str(args.playbook))}: {count}; nothing was contacted", file=sys.stderr)
+        return int(Exit.USAGE)
+    if args.json:
+        print(json.dumps({"ok": True, "playbook": plan.name, "summary": summary(plan), "problems": []}))
+    else:
+        print(f"ok: {safe(summary(plan))}")
+    return int(Exit.OK)
+
+
+def summary(plan: Plan) -> str:
+    """Say a plan in one line."""
+    stages = len(plan.search.stages)
+    parts = [
+        f"{plan.name}",
+        f"{plan.server.kind} on {plan.hosts[plan.server.host].address}",
+        f"{stages} stage{'' if stages == 1 else 's'}",
+        f"{len(plan.states)} states",
+        f"finally {plan.finally_}",
+    ]
+    return ", ".join(parts)
+
+
+def read_playbook(path: Path) -> bytes:
+    """Return a playbook's bytes; PlaybookError when it is not a file that only its owner can change."""
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise _refused(path, "E_FILE", "not a file", "name a playbook")
+            if status.st_mode & stat.S_IWOTH:
+                raise _refused(path, "E_PLAYBOOK_PERMS", "everybody can change this file", f"chmod o-w {path}")
+            if status.st_uid not in (os.geteuid(), os.getuid(), 0):
+                raise _refused(
+                    path, "E_PLAYBOOK_PERMS", "the file belongs to somebody else", "copy it, and read it first"
+                )
+            return file.read(SIZE_MAX + 1)
+    except OSError as error:
+        remedy = "`agent init` writes a playbook to begin with"
+        raise _refused(path, "E_FILE", f"cannot be read: {error.strerror or error}", remedy) from None
+
+
+def _refused(path: Path, code: str, message: str, remedy: str) -> PlaybookError:
+    problem = Problem(code, message, str(path), remedy=remedy)
+    return PlaybookError(message, remedy, problems=(problem,))
+
+
+def reader(folder: Path) -> Callable[[str], bytes]:
+    """Return what reads files beside a playbook: those below ``folder``, and ``builtin``."""
+    root = folder.resolve()
+
+    def read(name: str) -> bytes:
+        if name == BUILTIN:
+            from agent.core.probes.benchmark import BUILTIN as SCRIPT
+
+            return (Path(__file__).parents[1] / "hosts" / "scripts" / SCRIPT).read_bytes()
+        path = (root / name).resolve()
+        if not path.is_relative_to(root):
+            raise AgentError("the file lies outside the playbook's folder", "copy it beside the playbook", "E_PATH")
+        if not path.is_file():
+            raise AgentError("there is no such file", "put it beside the playbook", "E_FILE")
+        if path.stat().st_size > FILE_MAX:
+            raise AgentError("the file is larger than 64 MiB", "put large data on the host", "E_FILE")
+        return path.read_bytes()
+
+    return read
