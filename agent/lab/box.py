@@ -10,15 +10,16 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import asyncssh
 
 from .folder import Folder
-from .keeper import Keeper
+from .keeper import Child, Keeper
 from .session import Session
 from .spec import LabSpec
 
@@ -107,16 +108,16 @@ class LabBox:
     ssh_config = property(lambda self: Path(self.info.ssh_config))
     notes = property(lambda self: self.info.notes)
 
-    async def __aenter__(self) -> LabBox:
+    async def __aenter__(self) -> Self:
         """Lay out the folder, start PID 1, the SSH server, and what was running before the campaign came."""
         self.folder.lay_out(self.spec)
         self.last_seen = asyncio.get_running_loop().time()
         try:
             await self.keeper.start()
             await self._listen()
-            await self._strangers()
             if self.spec.existing is not None:
                 await self._start_existing()
+            await self._strangers()
         except BaseException:
             await self.close()
             raise
@@ -129,67 +130,67 @@ class LabBox:
         await self.close()
 
     async def _listen(self) -> None:
-        host_key, client_key = (
-            asyncssh.generate_private_key("ssh-ed25519"),
-            asyncssh.generate_private_key("ssh-ed25519"),
-        )
+        host_key, client_key = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(2))
         self.folder.write_private(self.folder.host_key, host_key.export_private_key())
         self.folder.write_private(self.folder.client_key, client_key.export_private_key())
         public = client_key.export_public_key()
         self._listener = await asyncssh.create_server(
             lambda: _Server(self), "127.0.0.1", 0, server_host_keys=[host_key], encoding=None, line_editor=False,
-            authorized_client_keys=asyncssh.import_authorized_keys(public.decode()), server_version="lab_simulated_GPUs",
+            authorized_client_keys=asyncssh.import_authorized_keys(public.decode()), server_version="lab_simulated_GPU",
             agent_forwarding=False, allow_scp=False, compression_algs=None, gss_host=None, config=[],
         )  # fmt: skip
         host, port = self._listener.sockets[0].getsockname()[:2]
         self.folder.write_access(host, port, USER, self.spec.hosts, host_key.export_public_key().decode().strip())
-        own = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        self._publish(host, port)
+
+    def _publish(self, host: str, port: int) -> None:
+        """Write ``box.json``, by which a later run finds this box."""
+        folder, own = self.folder, Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         self._info = BoxInfo(
-            host, port, USER, str(self.folder.path), str(self.folder.client_key), str(self.folder.known_hosts),
-            str(self.folder.ssh_config), self.spec.hosts, self.keeper.mode, tuple(self.keeper.notes), os.getpid(), int(own[19]),
-        )  # fmt: skip
-        fresh = self.folder.info.with_suffix(".new")
+            host=host,
+            port=port,
+            user=USER,
+            folder=str(folder.path),
+            client_key=str(folder.client_key),
+            known_hosts=str(folder.known_hosts),
+            ssh_config=str(folder.ssh_config),
+            aliases=self.spec.hosts,
+            mode=self.keeper.mode,
+            notes=tuple(self.keeper.notes),
+            pid=os.getpid(),
+            start=int(own[19]),
+        )
+        fresh = folder.info.with_suffix(".new")
         fresh.write_text(json.dumps(asdict(self._info), indent=1))
-        fresh.replace(self.folder.info)
+        fresh.replace(folder.info)
 
     async def _strangers(self) -> None:
-        """Start whoever waits to take the server's port."""
+        """Start whoever waits to take the server's port as soon as it is free."""
         held = self.spec.order("port-held")
-        if held is not None and held.when == "clean" and self.spec.existing is None:
-            await self._background(self._squatter())
-        elif held is not None and held.when == "clean":
-            await self._background(self._squatter(patient=True))
-
-    def _squatter(self, *, patient: bool = False) -> str:
-        seconds = 3600 if patient else 5
-        title = f"python3 /opt/metrics/exporter.py --port {self.spec.port}"
-        return (
-            "exec python3 -c 'import sys, time; from sglang.ranks import stranger\n"
-            f"for _ in range({seconds} * 50):\n"
-            f'    if stranger("{title}", {self.spec.port}): sys.exit()\n'
-            "    time.sleep(0.02)' lab-squatter"
-        )
+        if held is not None and held.when == "clean":
+            await self._background(f"exec python3 -m sglang.ranks {self.spec.port}")
 
     async def _start_existing(self) -> None:
         """Start the hand-started server and wait until it answers."""
         existing = self.spec.existing
         assert existing is not None  # noqa: S101 - the caller looked
         (self.folder.path / "hand-started").touch()
-        words = " ".join(f"{key}='{value}'" for key, value in existing.env.items())
-        argv = " ".join(f"'{word}'" for word in existing.argv(self.spec.port)[1:])
-        await self._background(f"exec env {words} python3 {argv} >sglang.log 2>&1 </dev/null")
+        words = [*(f"{key}={value}" for key, value in existing.env.items()), *existing.argv(self.spec.port)]
+        server = await self._background(f"exec env {shlex.join(words)} >sglang.log 2>&1 </dev/null")
         deadline = asyncio.get_running_loop().time() + READY_S
         while not self.folder.ready.exists():
-            if asyncio.get_running_loop().time() > deadline:
-                raise RuntimeError(
-                    f"the lab's hand-started server did not come up: see {self.folder.home / 'sglang.log'}"
-                )
+            late = asyncio.get_running_loop().time() > deadline
+            if late or server.ended.done():
+                what = "did not come up" if late else "ended"
+                raise RuntimeError(f"the lab's hand-started server {what}: see {self.folder.home / 'sglang.log'}")
             await asyncio.sleep(0.01)
 
-    async def _background(self, script: str) -> None:
+    async def _background(self, script: str) -> Child:
         null = os.open(os.devnull, os.O_RDWR)
         try:
-            await self.keeper.spawn([b"/bin/sh", b"-c", script.encode()], self.folder.environment(USER), [null] * 3)
+            return await self.keeper.spawn(
+                [b"/bin/sh", b"-c", script.encode()], self.folder.environment(USER), [null] * 3
+            )
         finally:
             os.close(null)
 

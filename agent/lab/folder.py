@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -58,7 +59,7 @@ class Folder:
         """Create everything but the keys. Raise FileExistsError when a lab was here already."""
         if self.info.exists() or (self.path / "lab.json").exists():
             raise FileExistsError(f"{self.path} was a lab already: give a fresh folder")
-        for name in ("bin", "home", "keys", "host", "tmp", "mnt", "root", "gpu/servers", "gpu/gone"):
+        for name in ("bin", "usrbin", "home", "keys", "host", "tmp", "mnt", "root", "gpu/servers", "gpu/gone"):
             (self.path / name).mkdir(parents=True, exist_ok=True)
         self.keys.chmod(0o700)
         (self.path / "LAB").write_text(MARK)
@@ -68,9 +69,10 @@ class Folder:
         (self.path / "pyvenv.cfg").write_text(f"home = {python.parent}\ninclude-system-site-packages = false\n")
         for name in ("python3", "python"):
             (self.bin / name).symlink_to(python)
-        shim = self.bin / "nvidia-smi"
-        shim.write_text(SHIM.format(python=python, site=str(self.site), module="smi"))
-        shim.chmod(0o755)
+        for folder in ("bin", "usrbin"):
+            shim = self.path / folder / "nvidia-smi"
+            shim.write_text(SHIM.format(python=python, site=str(self.site), module="smi"))
+            shim.chmod(0o755)
         for name, text in self._files(spec).items():
             file = self.path / "root" / name.lstrip("/")
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -78,6 +80,8 @@ class Folder:
 
     def _spec_json(self, spec: LabSpec) -> str:
         value = spec.model_dump(mode="json")
+        raw = [hashlib.sha256(f"{spec.hostname}/{index}".encode()).hexdigest() for index in range(spec.gpus)]
+        value["uuids"] = [f"GPU-{x[:8]}-{x[8:12]}-{x[12:16]}-{x[16:20]}-{x[20:32]}" for x in raw]
         slow = spec.order("slow-release")
         if slow:
             value["release_s"] = [slow.seconds, slow.seconds]
@@ -119,7 +123,8 @@ class Folder:
         self.known_hosts.write_text(f"{','.join(names)} {public_key}\n")
         self.ssh_config.write_text(
             f"Host {' '.join(aliases)}\n"
-            f"    HostName {host}\n    Port {port}\n    User {user}\n    IdentityFile {self.client_key}\n    IdentitiesOnly yes\n"
+            f"    HostName {host}\n    Port {port}\n    User {user}\n"
+            f"    IdentityFile {self.client_key}\n    IdentitiesOnly yes\n"
             f"    UserKnownHostsFile {self.known_hosts}\n    StrictHostKeyChecking yes\n"
         )
 

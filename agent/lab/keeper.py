@@ -91,7 +91,10 @@ class Keeper:
             self.control.close()
             self.control = None
         error = ConnectionError("the lab's box has ended")
-        for future in [*self.waiting.values(), *self.running.values(), *([self.ready] if self.ready else [])]:
+        futures: list[asyncio.Future[Any]] = [*self.waiting.values(), *self.running.values()]
+        if self.ready is not None:
+            futures.append(self.ready)
+        for future in futures:
             if not future.done():
                 future.set_exception(error)
                 future.exception()
@@ -99,7 +102,7 @@ class Keeper:
     async def spawn(
         self, argv: list[bytes], env: dict[str, str], descriptors: list[int], *, pty: bool = False
     ) -> Child:
-        """Start ``/bin/sh`` or another program in the box with these standard streams. Raise ConnectionError if it has ended."""
+        """Start a program in the box with these standard streams. Raise ConnectionError if the box has ended."""
         if self.control is None:
             raise ConnectionError("the lab's box has ended")
         loop = asyncio.get_running_loop()

@@ -40,7 +40,7 @@ class _Strict(BaseModel):
 
 
 class Fault(_Strict):
-    """A fault ordered. ``launches`` says which (0 = the hand-started server, then 1, 2, …); all but 0 when not given."""
+    """A fault ordered. ``launches`` says which (0 = the hand-started server, then 1, 2, …); all but 0 if not given."""
 
     fault: FaultName
     launches: tuple[int, ...] | None = None

@@ -39,8 +39,9 @@ NUMBER: dict[str, float | int | None] = {
     "context-length": None, "port": 30000, "max-running-requests": None, "max-queued-requests": None,
     "max-total-tokens": None, "chunked-prefill-size": None, "max-prefill-tokens": 16384, "page-size": None,
     "pp-size": 1, "dp-size": 1, "ep-size": 1, "stream-interval": 1, "random-seed": None, "watchdog-timeout": 300,
-    "decode-log-interval": 40, "nnodes": 1, "node-rank": 0, "speculative-num-steps": None, "speculative-eagle-topk": None,
-    "speculative-num-draft-tokens": None, "cuda-graph-max-bs": None, "num-continuous-decode-steps": 1,
+    "decode-log-interval": 40, "nnodes": 1, "node-rank": 0, "speculative-num-steps": None,
+    "speculative-eagle-topk": None, "speculative-num-draft-tokens": None,
+    "cuda-graph-max-bs": None, "num-continuous-decode-steps": 1,
     "schedule-conservativeness": 1.0, "mem-fraction-static": None, "speculative-accept-threshold-single": 1.0,
     "speculative-accept-threshold-acc": 1.0, "cpu-offload-gb": 0, "base-gpu-id": 0, "gpu-id-step": 1,
 }  # fmt: skip
@@ -167,7 +168,8 @@ def _resolve_eagle(config: dict[str, Any], env: dict[str, str], warnings: list[s
         )
     if topk > 1 and config["page_size"] > 1 and config["attention_backend"] not in ("flashinfer", "fa3"):
         raise ValueError(
-            "speculative_eagle_topk > 1 with page_size > 1 is unstable and produces incorrect results for paged attention backends."
+            "speculative_eagle_topk > 1 with page_size > 1 is unstable and produces incorrect results "
+            "for paged attention backends."
         )
     if topk > 1 and config["speculative_num_draft_tokens"] is None:
         raise TypeError("unsupported operand type(s) for -: 'NoneType' and 'int'")

@@ -60,11 +60,12 @@ class Engine:
     """What the HTTP side asks."""
 
     def __init__(self, world: World, config: dict[str, Any], setting: surface.Setting, ranks: Ranks) -> None:
-        """Draw this launch's share of the noise; everything after depends on the seed, the launch and the request's number."""
+        """Draw this launch's noise; all that follows depends on the seed, the launch and the request's number."""
         self.world, self.config, self.setting, self.ranks = world, config, setting, ranks
         spec = world.spec
         loud = world.fault("noisy")
-        self.within, self.between = (0.03, 0.04) if loud else (spec["s_w"], spec["s_l"])
+        self.within = 0.03 if loud else float(spec["s_w"])
+        self.between = 0.04 if loud else float(spec["s_l"])
         self.launch_factor = 1 + self.between * self._draw("launch")
         self.phase = "loading"
         self.running = self.served = self.passes = self.logged_passes = 0
@@ -180,10 +181,8 @@ class Engine:
         """Empty the prefix cache and the acceptance totals; False while requests are running."""
         with self.lock:
             if self.running:
-                log.say(
-                    f"Cache not flushed because there are pending requests. #queue-req: 0, #running-req: {self.running}",
-                    0,
-                )
+                why = f"#queue-req: 0, #running-req: {self.running}"
+                log.say(f"Cache not flushed because there are pending requests. {why}", 0)
                 return False
             if not self.world.fault("warm-cache"):
                 self.prompts.clear()

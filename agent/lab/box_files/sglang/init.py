@@ -21,7 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .gpu import driver_address, start_of
+from .devices import start_of
+from .gpu import driver_address
 from .title import set_title
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -84,6 +85,12 @@ class Root:
             (self.top / name).mkdir()
             mount(str(self.folder / "root" / name), str(self.top / name), flags=MS_BIND)
         mount("proc", str(self.top / "proc"), "proc")
+        try:
+            # Over a real one too, and for scripts that set a PATH of their own.
+            lower = f"lowerdir={self.folder / 'usrbin'}:/usr/bin"
+            mount("lab", str(self.top / "usr/bin"), "overlay", MS_RDONLY, lower)
+        except OSError as error:
+            self.notes.append(f"nvidia-smi is on PATH only, not in /usr/bin ({error})")
         mount(str(self.folder / "tmp"), str(self.top / "tmp"), flags=MS_BIND)
         with contextlib.suppress(OSError):
             mount("shm", str(self.top / "dev/shm"), "tmpfs", data="mode=1777")
@@ -235,7 +242,7 @@ class Init:
 def descendants() -> list[int]:
     """Return the living processes below this one, for a box without a pid namespace."""
     parents: dict[int, int] = {}
-    for entry in os.listdir("/proc"):
+    for entry in (path.name for path in Path("/proc").iterdir()):
         if entry.isdigit() and start_of(int(entry)) is not None:
             with contextlib.suppress(OSError, IndexError):
                 parents[int(entry)] = int(

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any
+from typing import Any, NoReturn
 
 from . import args, log, nccl
 from .engine import Engine, setting_of
@@ -33,7 +33,7 @@ def read_json(world: World, name: str) -> dict[str, Any]:
 
 
 def configure(config: dict[str, Any], world: World) -> tuple[dict[str, Any], list[str]]:
-    """Resolve the arguments. Return the tokenizer process's copy and the warnings; ``config`` becomes the scheduler's."""
+    """Resolve the arguments: ``config`` becomes the scheduler's. Return the tokenizer process's copy and warnings."""
     read_json(world, config["model_path"])
     warnings = args.resolve(config, dict(os.environ))
     top = dict(config)
@@ -57,8 +57,9 @@ def configure(config: dict[str, Any], world: World) -> tuple[dict[str, Any], lis
 def run(config: dict[str, Any]) -> int:
     """Start and serve; return the exit status, unless a signal ends the process first."""
     world = open_launch()
+    scale = f"{world.spec['time_scale']:g}"
     log.plain(
-        f"LAB: simulated SGLang, launch {world.launch}; durations are simulated seconds, {world.spec['time_scale']:g} to a second of wall time"
+        f"LAB: simulated SGLang, launch {world.launch}; durations are simulated seconds, {scale} to one of wall time"
     )
     try:
         top, warnings = configure(config, world)
@@ -95,18 +96,10 @@ def serve(engine: Engine, top: dict[str, Any], facts: dict[str, Any], startup: S
     log.say(f"INFO:     Started server process [{os.getpid()}]")
     log.say("INFO:     Waiting for application startup.")
     log.say("INFO:     Application startup complete.")
-    try:
-        web = web or Web(top["host"], top["port"], routes)
-    except OSError as error:
-        log.say(
-            f"ERROR:    [Errno {error.errno}] error while attempting to bind on address ('{top['host']}', {top['port']}): address already in use"
-        )
-        log.say("INFO:     Waiting for application shutdown.")
-        log.say("INFO:     Application shutdown complete.")
-        end(engine.ranks)
+    if web is None:
+        web = bind(engine, top, routes)
     engine.phase = "starting"
-    install_signals(engine, web)
-    web.start()
+    install_signals(engine)
     log.say(f"INFO:     Uvicorn running on http://{top['host']}:{top['port']} (Press CTRL+C to quit)")
     startup.warm_up()
     engine.phase = "ready"
@@ -115,21 +108,38 @@ def serve(engine: Engine, top: dict[str, Any], facts: dict[str, Any], startup: S
     watch(engine)
 
 
-def install_signals(engine: Engine, web: Web) -> None:
+def bind(engine: Engine, top: dict[str, Any], routes: Routes) -> Web:
+    """Open the port, after the long load; a port that is taken ends the whole tree only now."""
+    try:
+        web = Web(top["host"], top["port"], routes)
+    except OSError as error:
+        address = f"('{top['host']}', {top['port']})"
+        log.say(
+            f"ERROR:    [Errno {error.errno}] error while attempting to bind on address {address}: "
+            "address already in use"
+        )
+        log.say("INFO:     Waiting for application shutdown.")
+        log.say("INFO:     Application shutdown complete.")
+        end(engine.ranks)
+    engine.phase = "starting"
+    web.start()
+    return web
+
+
+def install_signals(engine: Engine) -> None:
     """Drain and stop on SIGTERM and SIGINT; before this point the default holds and workers are left behind."""
 
     def stop(number: int, _: object) -> None:
-        log.say(
-            f"SIG{'TERM' if number == signal.SIGTERM else 'INT'} received. signum=None frame=None. Draining requests and shutting down..."
-        )
+        name = signal.Signals(number).name
+        log.say(f"{name} received. signum=None frame=None. Draining requests and shutting down...")
         engine.phase = "exiting"
-        threading.Thread(target=drain, args=(engine, web), daemon=True).start()
+        threading.Thread(target=drain, args=(engine,), daemon=True).start()
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
 
 
-def drain(engine: Engine, web: Web) -> None:
+def drain(engine: Engine) -> None:
     """Let running requests end, then end the process tree."""
     deadline = time.monotonic() + 10
     while engine.running and time.monotonic() < deadline and not engine.hung.is_set():
@@ -140,10 +150,12 @@ def drain(engine: Engine, web: Web) -> None:
     end(engine.ranks)
 
 
-def end(ranks: Ranks) -> None:
+def end(ranks: Ranks) -> NoReturn:
     """End the tree as SGLang does: the children first, then itself, by SIGKILL."""
     ranks.kill_all()
     os.kill(os.getpid(), signal.SIGKILL)
+    while True:
+        signal.pause()
 
 
 def watch(engine: Engine) -> None:
@@ -159,22 +171,25 @@ def watch(engine: Engine) -> None:
 
 def crash(ranks: Ranks, failure: Exception, world: World) -> None:
     """Log what ended the start, and end the tree."""
-    rank = getattr(failure, "rank", 0)
+    if getattr(failure, "silent", False):
+        log.say(str(failure))
+        end(ranks)
+    text = str(failure) if isinstance(failure, Failure) else f"{type(failure).__name__}: {failure}"
     if isinstance(failure, nccl.InvalidUsageError):
-        log.plain(f"{world.spec['hostname']}:{os.getpid()}:{os.getpid()} [0] NCCL WARN {failure}", 1)
-        text = "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.27.5\nncclInvalidUsage: This usually reflects invalid usage of NCCL library."
-    else:
-        text = str(failure) if isinstance(failure, Failure) else f"OSError: {failure}"
-    if not getattr(failure, "silent", False):
-        log.say(
-            "Scheduler hit an exception: Traceback (most recent call last):\n"
-            '  File "/opt/venv/lib/python3.11/site-packages/sglang/srt/managers/scheduler.py", line 2954, in run_scheduler_process\n'
-            f"    scheduler = Scheduler(\n{text}\n",
-            rank,
+        pid = ranks.schedulers[0]
+        log.plain(f"{world.spec['hostname']}:{pid}:{pid} [0] NCCL WARN {failure}", 1)
+        text = (
+            "torch.distributed.DistBackendError: NCCL error in: torch/csrc/distributed/c10d/NCCLUtils.cpp, "
+            "invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.27.5\n"
+            "ncclInvalidUsage: This usually reflects invalid usage of NCCL library."
         )
-        log.say("Received sigquit from a child process. It usually means the child failed.")
-    else:
-        log.say(text)
+    log.say(
+        "Scheduler hit an exception: Traceback (most recent call last):\n"
+        '  File "sglang/srt/managers/scheduler.py", line 2954, in run_scheduler_process\n'
+        f"    scheduler = Scheduler(\n{text}\n",
+        getattr(failure, "rank", 0),
+    )
+    log.say("Received sigquit from a child process. It usually means the child failed.")
     end(ranks)
 
 

@@ -1,4 +1,4 @@
-"""What NCCL reads of its environment, and what it says of it: only a name it knows is read, and only then a line appears."""
+"""What NCCL reads of its environment, and what it says: only a name it knows is read, and only then a line appears."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ NAMED = (
 )
 NUMBERS = (
     "NCCL_IB_DISABLE", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_BUFFSIZE",
-    "NCCL_NTHREADS", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_CUMEM_ENABLE", "NCCL_NVLS_ENABLE", "NCCL_LL_BUFFSIZE",
-    "NCCL_LL128_BUFFSIZE", "NCCL_ALLOC_P2P_NET_LL_BUFFERS", "NCCL_NET_GDR_LEVEL", "NCCL_CROSS_NIC",
+    "NCCL_NTHREADS", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_CUMEM_ENABLE", "NCCL_NVLS_ENABLE",
+    "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE", "NCCL_ALLOC_P2P_NET_LL_BUFFERS", "NCCL_NET_GDR_LEVEL",
+    "NCCL_CROSS_NIC",
     "NCCL_GRAPH_MIXING_SUPPORT", "NCCL_LAUNCH_MODE", "NCCL_CHECKS_DISABLE",
 )  # fmt: skip
 LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")

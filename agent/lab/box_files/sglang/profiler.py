@@ -1,4 +1,4 @@
-"""The simulated profiler: one trace per rank in the real one's place, and a small file of phase shares that says it is simulated."""
+"""The simulated profiler: a trace per rank where the real one puts it, and a small file of phase shares."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ class Profiler:
             for phase, duration in surface.phases_ms(self.engine.setting).items():
                 if phase != "idle":
                     events.append(
-                        {"ph": "X", "cat": "gpu_user_annotation", "name": phase, "pid": 0, "tid": 7, "ts": round(at_us, 3),
-                         "dur": round(duration * 1000, 3), "args": {"cycle": cycle}}
+                        {"ph": "X", "cat": "gpu_user_annotation", "name": phase, "pid": 0, "tid": 7,
+                         "ts": round(at_us, 3), "dur": round(duration * 1000, 3), "args": {"cycle": cycle}}
                     )  # fmt: skip
                 at_us += duration * 1000
         return {"schemaVersion": 1, "displayTimeUnit": "ms", "lab": True, "traceEvents": events}

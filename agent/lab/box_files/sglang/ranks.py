@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
+import sys
+import time
 from typing import NoReturn
 
 from .gpu import Holders
@@ -68,10 +71,16 @@ class Ranks:
                 os.waitpid(pid, 0)
 
 
+def squat(port: int) -> None:
+    """Wait until the port is free, then have somebody else take it."""
+    title = f"python3 /opt/metrics/exporter.py --port {port}"
+    set_title("lab-waits-for-port")
+    while not stranger(title, port):
+        time.sleep(0.02)
+
+
 def stranger(title: str, port: int, host: str = "0.0.0.0") -> bool:  # noqa: S104 - inside the box's own network
     """Start a process of somebody else that listens on ``port``; False when the port is taken."""
-    import socket
-
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -96,3 +105,7 @@ def stranger(title: str, port: int, host: str = "0.0.0.0") -> bool:  # noqa: S10
             peer.close()
     listener.close()
     return True
+
+
+if __name__ == "__main__":
+    squat(int(sys.argv[1]))

@@ -14,7 +14,10 @@ from .profiler import Profiler
 from .web import Reply, Request
 
 CONTEXT = 262144
-FLUSHED = "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the operation will not be performed.)\n"
+FLUSHED = (
+    "Cache flushed.\nPlease check backend logs for more details. "
+    "(When there are running or waiting requests, the operation will not be performed.)\n"
+)
 
 
 def phase_of_health(engine: Engine) -> int:

@@ -5,25 +5,26 @@ Texts and exit codes are those of a real one: 2 for a field it does not know, 6 
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-from . import gpu, world
+from .devices import Device, devices, load_spec, read
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Field = Callable[[Device, dict[str, Any]], str]
 
 DRIVER = "580.95.05-lab"
-Field = Callable[[gpu.Device, dict[str, Any]], str]
 
 
-def _uuid(device: gpu.Device, spec: dict[str, Any]) -> str:
-    raw = hashlib.sha256(f"{spec['hostname']}/{device.index}".encode()).hexdigest()
-    return f"GPU-{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:32]}"
+def _uuid(device: Device, spec: dict[str, Any]) -> str:
+    return str(spec["uuids"][device.index])
 
 
-def _bus(device: gpu.Device) -> str:
+def _bus(device: Device) -> str:
     return f"00000000:{(0x01 + 0x20 * device.index) & 0xFF:02X}:00.0"
 
 
@@ -81,11 +82,7 @@ def out(text: str = "") -> None:
 
 def title_of(pid: int) -> str:
     """Return the name that is shown for a process: its first argument."""
-    try:
-        raw = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return "[Not Found]"
-    return raw.split(b"\0")[0].decode(errors="replace") or "[Not Found]"
+    return read(f"/proc/{pid}/cmdline").split("\0")[0] or "[Not Found]"
 
 
 def cell(text: str, unit: str, bare: bool) -> str:
@@ -93,7 +90,7 @@ def cell(text: str, unit: str, bare: bool) -> str:
     return text if bare or not unit or text.startswith("[") else f"{text} {unit}"
 
 
-def query_gpu(fields: list[str], options: set[str], found: list[gpu.Device], spec: dict[str, Any]) -> int:
+def query_gpu(fields: list[str], options: set[str], found: list[Device], spec: dict[str, Any]) -> int:
     """Answer ``--query-gpu``."""
     for name in fields:
         if name not in GPU_FIELDS:
@@ -112,14 +109,15 @@ def query_gpu(fields: list[str], options: set[str], found: list[gpu.Device], spe
         if lost and device.index >= (lost["gpus"] or [3])[0]:
             bus = _bus(device).removeprefix("0000")
             out(
-                f"Unable to determine the device handle for GPU{bus}: GPU is lost.  Reboot the system to recover this GPU"
+                f"Unable to determine the device handle for GPU{bus}: GPU is lost.  "
+                "Reboot the system to recover this GPU"
             )
             return 15
         out(", ".join(cell(GPU_FIELDS[name][1](device, spec), GPU_FIELDS[name][0], bare) for name in fields))
     return 0
 
 
-def query_apps(fields: list[str], options: set[str], found: list[gpu.Device], spec: dict[str, Any]) -> int:
+def query_apps(fields: list[str], options: set[str], found: list[Device], spec: dict[str, Any]) -> int:
     """Answer ``--query-compute-apps``."""
     for name in fields:
         if name not in APP_FIELDS:
@@ -145,7 +143,7 @@ def query_apps(fields: list[str], options: set[str], found: list[gpu.Device], sp
     return 0
 
 
-def table(found: list[gpu.Device], spec: dict[str, Any]) -> int:
+def table(found: list[Device], spec: dict[str, Any]) -> int:
     """Print the plain table."""
     out(time.strftime("%a %b %e %H:%M:%S %Y") + "       ")
     line = "+-----------------------------------------------------------------------------------------+"
@@ -162,7 +160,8 @@ def table(found: list[gpu.Device], spec: dict[str, Any]) -> int:
         out(f"|  {device.index:2d}  {spec['gpu_name'][:24]:<24}    On  |   {_bus(device)} Off |                    0 |")
         perf = "P1" if device.util else "P8"
         out(
-            f"| N/A  {device.temperature:3d}C    {perf}           {device.power_w:4.0f}W /  600W | {memory:>22} | {device.util:6d}%      Default |"
+            f"| N/A  {device.temperature:3d}C    {perf}           {device.power_w:4.0f}W /  600W | {memory:>22} | "
+            f"{device.util:6d}%      Default |"
         )
         out("|                                         |                        |             Disabled |")
         out(cols)
@@ -181,7 +180,7 @@ def table(found: list[gpu.Device], spec: dict[str, Any]) -> int:
     return 0
 
 
-def details(found: list[gpu.Device], spec: dict[str, Any]) -> int:
+def details(found: list[Device], spec: dict[str, Any]) -> int:
     """Print a short form of ``-q``."""
     out("\n==============NVSMI LOG==============\n")
     out(f"Timestamp                                 : {time.ctime()}")
@@ -222,7 +221,7 @@ def options_of(words: list[str]) -> dict[str, str]:
     return given
 
 
-def chosen(wanted: str, found: list[gpu.Device], spec: dict[str, Any]) -> list[gpu.Device]:
+def chosen(wanted: str, found: list[Device], spec: dict[str, Any]) -> list[Device]:
     """Return the devices that ``-i`` names: by index, UUID or bus id."""
     names = {name.strip() for name in wanted.split(",")}
     return [device for device in found if names & {str(device.index), _uuid(device, spec), _bus(device)}]
@@ -230,9 +229,9 @@ def chosen(wanted: str, found: list[gpu.Device], spec: dict[str, Any]) -> list[g
 
 def main(words: list[str]) -> int:
     """Answer one command line; return the exit status."""
-    spec = world.load()
+    spec = load_spec()
     given = options_of(words)
-    found = gpu.devices(world.FOLDER, spec)
+    found = devices(spec)
     if "-i" in given:
         found = chosen(given["-i"], found, spec)
         if not found:

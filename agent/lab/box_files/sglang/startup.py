@@ -1,4 +1,4 @@
-"""The start-up timeline: phases, log lines and memory of a real start, in simulated seconds, with the faults that hit it."""
+"""The start-up timeline: phases, log lines and memory of a real start, in simulated seconds, and its faults."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import signal
 import time
 from typing import Any
 
-from . import gpu, log, nccl
+from . import log, nccl
+from .devices import Device, devices
 from .engine import Engine
+from .gpu import UP_EXTRA_MIB, UP_MIB
 from .ranks import stranger
 
 FULL_S = 899.0
@@ -38,7 +40,8 @@ class Startup:
         self.count = int(self.config["tp_size"])
         self.total = int(self.spec["memory_mib"])
         self.fraction = float(self.config["mem_fraction_static"])
-        self.scale = 0.0 if self.world.launch == 0 else float(self.spec["start_s"]) / FULL_S
+        self.stretch = float(self.spec["start_s"]) / FULL_S
+        self.scale = 0.0 if self.world.launch == 0 else self.stretch
         self.began = time.monotonic()
         self.used: dict[int, int] = {}
 
@@ -67,7 +70,7 @@ class Startup:
 
     def hold(self, pool_mib: int, extra_mib: int = 0, util: int = 0) -> None:
         """Set every rank's memory; with the fault ``unbalanced`` one rank stays far below the others."""
-        self.used = {rank: pool_mib + extra_mib + gpu.UP_MIB[rank % 8] for rank in range(self.count)}
+        self.used = {rank: pool_mib + extra_mib + UP_MIB[rank % 8] for rank in range(self.count)}
         low = self.world.fault("unbalanced")
         if low and pool_mib > WEIGHTS_MIB:
             for rank in low["gpus"] or [3]:
@@ -75,9 +78,9 @@ class Startup:
         self.engine.ranks.holders.hold(self.used, util)
 
     def avail(self) -> str:
-        """Return the free memory in GB as the log prints it; ``{n}`` is the last digit, by rank."""
+        """Return the free memory as the log prints it; ``{n}`` is the last digit, by rank."""
         free = (self.total - self.used.get(0, 0)) / 1024
-        return f"{free:.1f}{{n}}"
+        return f"avail mem={free:.1f}{{n}} GB"
 
     def load(self) -> dict[str, Any]:
         """Go through the phases up to the point where the port is opened; return what they found out."""
@@ -90,9 +93,10 @@ class Startup:
         at = self.capture()
         if self.draft is not None:
             at = self.draft_worker(at)
-        self.hold(int(self.total * self.fraction + 0.5), 3034)
+        self.hold(int(self.total * self.fraction + 0.5), UP_EXTRA_MIB)
         log.say(
-            f"max_total_num_tokens={tokens}, chunked_prefill_size={self.config['chunked_prefill_size']}, max_prefill_tokens=16384, "
+            f"max_total_num_tokens={tokens}, chunked_prefill_size={self.config['chunked_prefill_size']}, "
+            "max_prefill_tokens=16384, "
             f"max_running_requests={self.config['max_running_requests'] or 2048}, context_len=262144, "
             f"available_gpu_mem={(self.total - self.used[0]) / 1024:.2f} GB",
             0,
@@ -109,7 +113,7 @@ class Startup:
 
     def distributed(self) -> None:
         """Initialize NCCL; find out that somebody else is on the GPUs."""
-        before = gpu.devices(self.world.folder, self.spec)
+        before = devices(self.spec)
         if self.count > len(before):
             raise Failure("torch.AcceleratorError: CUDA error: invalid device ordinal", len(before))
         self.until(16)
@@ -129,7 +133,8 @@ class Startup:
             rank = free.index(max(free))
             raise Failure(
                 "ValueError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes. "
-                f"min_per_gpu_memory={min(free)}, local_gpu_memory={free[rank]}, local_gpu_memory * 0.9={free[rank] * 0.9}",
+                f"min_per_gpu_memory={min(free)}, local_gpu_memory={free[rank]}, "
+                f"local_gpu_memory * 0.9={free[rank] * 0.9}",
                 rank,
             )
         self.hold(620)
@@ -138,32 +143,32 @@ class Startup:
             if self.total - device.used_mib < WEIGHTS_MIB + 2048:
                 self.used_by_others(device)
 
-    def used_by_others(self, device: gpu.Device) -> None:
+    def used_by_others(self, device: Device) -> None:
         """Fail because another process holds the GPU's memory."""
         free = (self.total - device.used_mib) / 1024
         who = " ".join(f"Process {pid} has {mib / 1024:.2f} GiB memory in use." for pid, mib in device.apps)
         raise Failure(
-            f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.19 GiB. GPU {device.index} has a total capacity of "
-            f"{self.total / 1024:.2f} GiB of which {max(0.0, free):.2f} GiB is free. {who}",
+            f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.19 GiB. GPU {device.index} has a total "
+            f"capacity of {self.total / 1024:.2f} GiB of which {max(0.0, free):.2f} GiB is free. {who}",
             device.index,
         )
 
     def weights(self) -> None:
         """Load the target's weights, with the progress lines of the safetensors loader."""
         self.until(27)
-        log.all_ranks(self.count, f"Load weight begin. avail mem={self.avail()} GB")
+        log.all_ranks(self.count, f"Load weight begin. {self.avail()}")
         for done in range(16, 65, 16):
             self.until(27 + 373 * done / 64)
             self.hold(620 + WEIGHTS_MIB * done // 64, util=3)
-            log.plain(
-                f"Loading safetensors checkpoint shards: {done * 100 // 64:3d}% Completed | {done}/64 [00:00<00:00,  5.33s/it]"
-            )
+            share = f"{done * 100 // 64:3d}% Completed | {done}/64 [00:00<00:00,  5.33s/it]"
+            log.plain(f"Loading safetensors checkpoint shards: {share}")
             fault = self.world.fault("dead-rank")
             if fault and done == 48:
                 self.engine.ranks.kill((fault["gpus"] or [6])[0])
         log.all_ranks(
             self.count,
-            f"Load weight end. elapsed=372.{{n}}0 s, type={TARGET}, dtype=torch.bfloat16, avail mem={self.avail()} GB, mem usage=72.10 GB.",
+            f"Load weight end. elapsed=372.{{n}}0 s, type={TARGET}, dtype=torch.bfloat16, {self.avail()}, "
+            "mem usage=72.10 GB.",
         )
 
     def pool(self) -> int:
@@ -179,18 +184,18 @@ class Startup:
         self.hold(self.pool_mib, 620)
         tokens = int(kv_mib * 15.44)
         log.all_ranks(self.count, f"KV Cache is allocated. #tokens: {tokens}, KV size: {kv_mib / 1024:.2f} GB")
-        log.all_ranks(self.count, f"Memory pool end. avail mem={self.avail()} GB")
+        log.all_ranks(self.count, f"Memory pool end. {self.avail()}")
         fault = self.world.fault("oom")
         over = fault is not None and self.fraction > (fault["above"] or 0.87)
         if over and fault is not None and fault["kind"] == "host":
             self.engine.ranks.kill(0)
             time.sleep(0.01)
             self.check_ranks()
-        if over or self.pool_mib + 3034 > self.total:
+        if over or self.pool_mib + UP_EXTRA_MIB > self.total:
             raise Failure(
                 "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.75 GiB. GPU 3 has a total capacity of "
-                f"{self.total / 1024:.2f} GiB of which 1.12 GiB is free. Including non-PyTorch memory, this process has "
-                f"{(self.total - 1147) / 1024:.2f} GiB memory in use.",
+                f"{self.total / 1024:.2f} GiB of which 1.12 GiB is free. Including non-PyTorch memory, this process "
+                f"has {(self.total - 1147) / 1024:.2f} GiB memory in use.",
                 3 % self.count,
             )
         return tokens
@@ -203,7 +208,7 @@ class Startup:
         end = 856.0 if self.draft is not None else 553.0
         log.all_ranks(
             self.count,
-            f"Capture cuda graph begin. This can take up to several minutes. avail mem={self.avail()} GB",
+            f"Capture cuda graph begin. This can take up to several minutes. {self.avail()}",
             f"{log.stamp(0)}Capture cuda graph bs {list(BATCHES)}",
         )
         self.hold(self.pool_mib, 900, util=42)
@@ -213,13 +218,13 @@ class Startup:
                 self.hang()
             self.until(403 + (end - 403) * step / 12)
             size = BATCHES[-step]
-            log.plain(
-                f"Capturing batches (bs={size} avail_mem={(self.total - self.used[0]) / 1024:.2f} GB): {step * 100 // 12:3d}%|{'#' * step:<12}| {step}/12"
-            )
+            bar = f"{step * 100 // 12:3d}%|{'#' * step:<12}| {step}/12"
+            log.plain(f"Capturing batches (bs={size} avail_mem={(self.total - self.used[0]) / 1024:.2f} GB): {bar}")
         self.hold(self.pool_mib, 2300)
         log.all_ranks(
             self.count,
-            f"Capture cuda graph end. Time elapsed: {(end - 403) * max(self.scale, 1e-3):.1f}{{n}} s. mem usage=2.31 GB. avail mem={self.avail()} GB.",
+            f"Capture cuda graph end. Time elapsed: {(end - 403) * self.stretch:.1f}{{n}} s. mem usage=2.31 GB. "
+            f"{self.avail()}.",
         )
         return end
 
@@ -230,33 +235,34 @@ class Startup:
         log.all_ranks(ranks, "Init torch distributed begin.")
         self.until(at + 2)
         log.all_ranks(ranks, "Init torch distributed ends. elapsed=0.0{n} s, mem usage=0.00 GB")
-        log.all_ranks(ranks, f"Load weight begin. avail mem={self.avail()} GB")
+        log.all_ranks(ranks, f"Load weight begin. {self.avail()}")
         self.until(at + 12)
         self.hold(self.pool_mib, 2800)
         log.all_ranks(
             ranks,
-            f"Load weight end. elapsed=7.9{{n}} s, type={name}, dtype=torch.bfloat16, avail mem={self.avail()} GB, mem usage=0.78 GB.",
+            f"Load weight end. elapsed=7.9{{n}} s, type={name}, dtype=torch.bfloat16, {self.avail()}, "
+            "mem usage=0.78 GB.",
         )
         if self.config["disable_cuda_graph"]:
             return at + 12
         if self.config["speculative_num_steps"] > 1:
             log.all_ranks(
                 ranks,
-                f"Capture draft cuda graph begin. This can take up to several minutes. avail mem={self.avail()} GB",
+                f"Capture draft cuda graph begin. This can take up to several minutes. {self.avail()}",
             )
             self.until(at + 24)
             log.all_ranks(
                 ranks,
-                f"Capture draft cuda graph end. Time elapsed: 10.0{{n}} s. mem usage=0.11 GB. avail mem={self.avail()} GB.",
+                f"Capture draft cuda graph end. Time elapsed: 10.0{{n}} s. mem usage=0.11 GB. {self.avail()}.",
             )
         log.all_ranks(
             ranks,
-            f"Capture draft extend cuda graph begin. This can take up to several minutes. avail mem={self.avail()} GB",
+            f"Capture draft extend cuda graph begin. This can take up to several minutes. {self.avail()}",
         )
         self.until(at + 36)
         log.all_ranks(
             ranks,
-            f"Capture draft extend cuda graph end. Time elapsed: 11.5{{n}} s. mem usage=0.14 GB. avail mem={self.avail()} GB.",
+            f"Capture draft extend cuda graph end. Time elapsed: 11.5{{n}} s. mem usage=0.14 GB. {self.avail()}.",
         )
         return at + 36
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 BASELINE_TOK_S = 88.8
@@ -38,8 +39,8 @@ def accept_length(setting: Setting) -> float:
     if setting.steps == 0 or setting.wiring == "none":
         return 1.0
     if setting.wiring == "layers":
-        return min(1.3, 1 + 0.054 * setting.steps**0.6)
-    length = sum(setting.accept**i for i in range(setting.steps + 1))
+        return min(1.3, 1 + 0.054 * math.pow(setting.steps, 0.6))
+    length = sum(math.pow(setting.accept, i) for i in range(setting.steps + 1))
     return length if setting.topk == 1 else min(setting.draft_tokens, length * (1 + 0.04 * (setting.topk - 1) ** 0.5))
 
 

@@ -7,13 +7,13 @@ environment: a launch may come with any environment.
 from __future__ import annotations
 
 import fcntl
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parents[4]
-SERVER_FAULTS_SKIP_HAND_STARTED = 0
+from . import devices
+
+FOLDER = Path(devices.FOLDER)
 
 
 @dataclass
@@ -41,20 +41,14 @@ class World:
         return inside if not path.exists() and inside.exists() else path
 
 
-def load() -> dict[str, Any]:
-    """Read the specification that the box was made from."""
-    spec: dict[str, Any] = json.loads((FOLDER / "lab.json").read_text())
-    return spec
-
-
 def _holds(fault: dict[str, Any], launch: int) -> bool:
     wanted = fault.get("launches")
     return launch > 0 if wanted is None else launch in wanted
 
 
 def open_launch() -> World:
-    """Count this launch and return the world as it sees it. The first one after ``hand-started`` appears is number 0."""
-    spec = load()
+    """Count this launch and return the world as it sees it. The one that finds ``hand-started`` is number 0."""
+    spec = devices.load_spec()
     hand_started = FOLDER / "hand-started"
     if hand_started.exists():
         hand_started.unlink()
