@@ -18,7 +18,7 @@ GUARDS: TypeAdapter[Any] = TypeAdapter(AnyGuard)
 BOOT = "0f0e0d0c-0000-4000-8000-000000000001"
 
 
-def guard(name: str, **options: Any) -> Any:
+def guard(name: str, /, **options: Any) -> Any:
     """Return a guard the way a playbook names it."""
     return GUARDS.validate_python({"guard": name, **options})
 
@@ -130,7 +130,7 @@ class Scene:
             entered_s=self.entered, answers=self.answers, **self.more,
         )  # fmt: skip
 
-    def judge(self, name: str, **options: Any) -> Verdict:
+    def judge(self, name: str, /, **options: Any) -> Verdict:
         return judge(guard(name, **options), self.evidence())
 
 
