@@ -84,6 +84,7 @@ trap stop_sshd EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 stop_sshd # left by a demo that was killed
+rm -rf "$demo/host" # each demo has a new host
 for key in host_key id; do
   [ -f "$demo/$key" ] || ssh-keygen -q -t ed25519 -N '' -C agent-demo -f "$demo/$key"
 done
