@@ -6,33 +6,40 @@
 # Every verb runs in a subshell and answers on standard output; its first word says how it went.
 ag_path=$PATH ag_umask=$(umask) ag_lc=${LC_ALL-}
 umask 077; LC_ALL=C; PATH=/usr/sbin:/usr/bin:/sbin:/bin:$PATH; export LC_ALL PATH
-if timeout --preserve-status 1 true 2>/dev/null; then ag_timeout='timeout --preserve-status'; else ag_timeout=timeout; fi
-
-# The inner shell of a probe. It reads its own text from standard input, so that no command of a probe shows up in
-# a process list, least of all in the one that the probe itself makes. One timer serves a group of sections; when
-# it fires, the exit status says where the next group begins.
-ag_inner='N=$1 K=$2 G=$3 PATH=$4; I=0 H=; trap "H=1" TERM
-_s() { I=$((I+1)); [ $I -ge $K ] || return 0
-  [ "$1" -ge "$G" ] || exit $((100+I))
-  read -r B E </proc/uptime; printf "%s begin %s\n" "$N" "$2"
-  ( eval "$3" ) </dev/null 2>&1; R=$?
-  if [ "$H" ]; then read -r C E </proc/uptime; R=124
-    [ $I -eq $K ] || [ $(((${C%.*}-${B%.*}+1)*125)) -ge "$1" ] || exit $((100+I)); fi
-  printf "\n%s end %s rc=%s\n" "$N" "$2" $R
-  [ -z "$H" ] || exit $((101+I)); }'
-
-ag_probe() { # NONCE TEXT LIMIT...: sections 1..n, each with its limit in centiseconds
-  n=$1 text=$2; shift 2; k=1; printf '#%s\n' "$n"
-  while [ $k -le $# ]; do
-    i=1; for g; do [ $i -eq $k ] && break; i=$((i+1)); done
-    t=$((g/100)); [ $((g%100)) -eq 0 ] || t=$t.$(printf %02d $((g%100)))
-    $ag_timeout -k 2 $t /bin/sh -s "#$n" $k "$g" "$ag_path:$PATH" <<AG_INNER
-$ag_inner
-$text
-AG_INNER
-    r=$?; [ $r -gt 100 ] && [ $r -lt 220 ] && [ $((r-100)) -ge $k ] && [ $r -ne 124 ] || return $r
-    k=$((r-100))
+# The sections of a probe run one after another, each in a shell of its own, a fork of this one: no command of a
+# probe shows up in a process list, least of all in the one that the probe itself makes. One timer serves a group
+# of sections, and it starts beside them, so that a probe which does not hang never waits for it.
+_s() { # LIMIT (centiseconds) NAME COMMAND
+  I=$((I+1)); [ $I -ge $K ] && [ $X -eq 0 ] || return 0
+  [ "$1" -ge "$G" ] || { X=$I; return; }             # a shorter limit than the timer's: a group of its own
+  read -r B E </proc/uptime; printf '%b%s begin %s\n' "$Q" "$N" "$2"
+  ( PATH=$ag_path:$PATH; eval "$3" ) </dev/null 2>&1; R=$?
+  if [ "$H" ]; then read -r C E </proc/uptime; R=124 # its time, or only what others had left of it?
+    [ $I -eq $K ] || [ $(((${C%.*}-${B%.*}+1)*125)) -ge "$1" ] || { X=$I Q="\n"; return; }; X=$((I+1)); fi
+  Q="\n$N end $2 rc=$R\n"                            # goes out with the next mark: each write is a packet
+}
+ag_dog() { # PID SECONDS: the timer; then ends what runs below PID, with TERM and two seconds later with KILL
+  trap 'kill $z 2>/dev/null; exit 0' TERM; sleep "$2" & z=$!; wait $z
+  trap '' TERM; kill -s USR1 "$1"; read -r me E </proc/self/stat
+  l=" $(cat /proc/[0-9]*/stat 2>/dev/null | awk -v top="$1" -v me="$me" '
+    { p = $1 + 0; sub(/^.*\) /, ""); if (split($0, f, " ") >= 40) { up[p] = f[2]; at[p] = f[20] } }
+    END { for (p in up) { for (q = p; (q in up) && q != top && q != me; q = up[q]); if (q == top && p != top) print p ":" at[p] } }' |
+    tr '\n' ' ')"
+  for p in $l; do kill "${p%:*}"; done; sleep 2
+  for p in $(cat /proc/[0-9]*/stat 2>/dev/null | awk '{ p = $1 + 0; sub(/^.*\) /, ""); split($0, f, " "); print p ":" f[20] }'); do
+    case $l in *" $p "*) kill -s KILL "${p%:*}";; esac
   done
+}
+ag_probe() { # NONCE TEXT LIMIT...: the sections are lines of _s; their limits again, in the same order
+  N=#$1 Q=#$1\\n ag_text=$2 K=1; shift 2; trap H=1 USR1
+  while [ $K -gt 0 ]; do # one round for each group; _s sets X to where the next begins
+    I=0 X=0 H=''; for G; do I=$((I+1)); [ $I -lt $K ] || break; done
+    I=$((G/100)); [ $((G%100)) -eq 0 ] || I=$I.$((G%100/10))$((G%10))
+    ag_dog $$ $I >/dev/null 2>&1 & D=$!
+    I=0; eval "$ag_text"; kill $D 2>/dev/null
+    K=$X; [ $K -le $# ] || K=0
+  done
+  printf '%b\n%s done 0\n' "$Q" "$N"
 }
 #--- jobs ---
 ag_gone() { # PID: whether there is no such process, or only its zombie; sets S (state), P (parent), T (start time, field 22)
@@ -181,8 +188,8 @@ ag_members() { # prints "PID START STATE" of the job's processes: by session, by
   [ "$sb" = "$boot" ] || return 0
   mp=0 ms=0; [ ! -f "$d/main" ] || read -r mp ms _ <"$d/main" || :
   cat /proc/[0-9]*/stat 2>/dev/null | awk -v sp="$sp" -v ss="$ss" -v mp="$mp" -v ms="$ms" -v e="$e" -v me=$$ '
-    { s = s $0 " "; if (s !~ /\) [A-Za-z] -?[0-9]+ /) next       # a command name may hold a line end
-      p = s + 0; sub(/^.*\) /, "", s); n = split(s, f, " "); s = ""
+    { s = s $0 " "; x = s; sub(/^.*\) /, "", x); if (split(x, f, " ") < 40) next  # a name may hold a line end
+      p = s + 0; s = ""
       z[p] = f[1]; pp[p] = f[2]; sid[p] = f[4]; t[p] = f[20] }
     END {
       n = split(e, a, " "); for (i = 1; i <= n; i++) if (a[i] in t) own[a[i]] = 1

@@ -11,6 +11,8 @@ import base64
 import contextlib
 import hashlib
 import importlib.resources
+import re
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from functools import cache
 from typing import Protocol
@@ -21,6 +23,7 @@ from agent.errors import HostError
 from .base import HEAD_BYTES_MAX, TAIL_BYTES_MAX, Answer, CarrierLostError
 from .frames import Frame, LineFrame, fresh_nonce, quote
 
+_SECTION = re.compile(r"[^\\\x00-\x1f\x7f]{1,200}")
 SHELLS_MAX = 24
 """Shells to one host at the same time; a connection of its own carries at most 8 of them."""
 IDLE_SHELLS_MAX = 3
@@ -89,13 +92,13 @@ class Shell:
                 shown = (bytes(seen[-200:]).decode("utf-8", "backslashreplace") + self.pipe.complaint()).strip()
                 raise CarrierLostError(f"the login gave no shell: {shown or 'it closed at once'}")
 
-    def send(self, body: bytes, nonce: str, *, jobs: bool) -> None:
+    def send(self, body: bytes, *, jobs: bool) -> None:
         """Send one call, and before it whatever part of the script the shell still lacks."""
         text = bytearray()
         for part in script_parts()[self._loaded : 2 if jobs else 1]:
             text += _loading(part)
             self._loaded += 1
-        text += b"{ " + body + b"\nprintf '\\n%%s done %%s\\n' '#%s' $?\n}\n" % nonce.encode()
+        text += b"{ " + body + b"\n}\n"
         self.pipe.write(bytes(text))
 
     async def receive(self, frame: Frame) -> Answer:
@@ -130,19 +133,23 @@ def call_text(verb: str, args: Sequence[str], payload: bytes, nonce: str, *, att
     begin = b"printf '#%s\\n'\n( ag_nonce=%s; %s )" % (nonce.encode(), nonce.encode(), words)
     # The reader of an attended call has the shell's own input, to see when we let go.
     begin += b" 3<&0" if attended else b""
-    if not payload:
-        return begin + b" </dev/null"
-    return begin + b" <<'%s'\n%s%s" % (nonce.encode(), base64.encodebytes(payload), nonce.encode())
+    given = b" </dev/null"
+    if payload:
+        given = b" <<'%s'\n%s%s" % (nonce.encode(), base64.encodebytes(payload), nonce.encode())
+    return begin + given + b"\nprintf '\\n%%s done %%s\\n' '#%s' $?" % nonce.encode()
 
 
 def probe_text(sections: Sequence[Section], nonce: str) -> bytes:
     """Return the compound command that runs the sections of a probe."""
+    for section in sections:
+        if not _SECTION.fullmatch(section.name):
+            raise ValueError(f"{section.name!r} cannot name a section")
     limits = [max(1, round(section.timeout_s * 100)) for section in sections]
     lines = [
         b"_s %d %s %s" % (limit, quote(section.name), quote(section.command))
         for limit, section in zip(limits, sections, strict=True)
     ]
-    return b"( ag_probe %s %s %s ) </dev/null" % (
+    return b"ag_probe %s %s %s </dev/null" % (
         nonce.encode(),
         quote(b"\n".join(lines)),
         b" ".join(b"%d" % limit for limit in limits),
@@ -219,7 +226,7 @@ class ShellHost:
         nonce = fresh_nonce()
         body = call_text(verb, args, payload, nonce, attended=attended)
         async with asyncio.timeout(timeout_s), self._shell() as shell:
-            shell.send(body, nonce, jobs=True)
+            shell.send(body, jobs=True)
             return await shell.receive(Frame(nonce, HEAD_BYTES_MAX, tail_max))
 
     async def stream(self, verb: str, *args: str, payload: bytes = b"") -> AsyncGenerator[list[bytes], None]:
@@ -228,7 +235,7 @@ class ShellHost:
         body = call_text(verb, args, payload, nonce, attended=True)
         frame = LineFrame(nonce)
         async with self._shell() as shell:
-            shell.send(body, nonce, jobs=True)
+            shell.send(body, jobs=True)
             async for lines in shell.lines(frame):
                 yield lines
 
@@ -239,6 +246,9 @@ class ShellHost:
         nonce = fresh_nonce()
         body = probe_text(sections, nonce)
         async with asyncio.timeout(timeout_s), self._shell() as shell:
-            shell.send(body, nonce, jobs=False)
+            began = time.monotonic()
+            shell.send(body, jobs=False)
             answer = await shell.receive(Frame(nonce))
+            # Where a timer may have fired, what it ends must not be the next call of this shell.
+            shell.usable = time.monotonic() - began < 0.8 * min(section.timeout_s for section in sections)
         return Answer(answer.status, f"#{nonce}\n".encode() + answer.out, answer.dropped)
