@@ -76,7 +76,8 @@ if [ "$(id -u)" = 0 ] && ! sshd_program >/dev/null; then
 fi
 if [ "$(id -u)" != 0 ] || ! sshd_program >/dev/null; then
   echo "demo: no private SSH server without root and sshd; running on this machine directly"
-  run --host box=local "$@"
+  rm -rf "$demo/host"
+  AGENT_HOST_BASE="$demo/host" run --host box=local "$@"
   exit
 fi
 
