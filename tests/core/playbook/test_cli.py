@@ -12,6 +12,7 @@ import pytest
 
 from agent.cli.check import read_playbook, reader
 from agent.cli.main import main
+from agent.core.ladder import LADDER, guard_classes
 from agent.core.playbook import Part, Playbook
 from agent.core.schema import playbook_schema
 from agent.errors import AgentError, PlaybookError
@@ -146,6 +147,13 @@ def test_the_reference_mentions_every_key() -> None:
             assert f"| `{key}` |" in section, f"{part.__name__}.{key} is not in the reference"
 
 
+def test_the_reference_mentions_every_guard_and_state() -> None:
+    """Both tables are those of the code."""
+    text = REFERENCE.read_text()
+    for name in (*guard_classes(), *(row[0] for row in LADDER)):
+        assert f"\n| `{name}` |" in text, name
+
+
 def test_examples_of_the_reference_are_right() -> None:
     """Every playbook in the reference loads."""
     from . import problems
@@ -153,5 +161,5 @@ def test_examples_of_the_reference_are_right() -> None:
     examples = re.findall(r"^```yaml\n(.*?)^```", REFERENCE.read_text(), re.MULTILINE | re.DOTALL)
     assert examples
     for example in examples:
-        missing = "" if "playbook:" in example else HEAD if "server:" not in example else HEAD.split("server:")[0]
+        missing = next(HEAD.split(key)[0] for key in ("playbook:", "hosts:", "server:", "\0") if key in f"{example}\0")
         assert problems(missing + example) == (), example
