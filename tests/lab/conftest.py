@@ -133,6 +133,7 @@ class Lab:
 
 @pytest.fixture(scope="session")
 def loop() -> Iterator[Loop]:
+    """Give the loop that all boxes of a session use."""
     made = Loop()
     yield made
     made.close()

@@ -15,10 +15,10 @@ from typing import Any
 
 import asyncssh
 import pytest
-from tests.lab.conftest import Lab, Make
 
 from agent.lab import LabSpec
 from agent.lab.box import LabBox, find
+from tests.lab.conftest import Lab, Make
 
 
 def living(folder: Path) -> list[str]:
@@ -39,31 +39,37 @@ def living(folder: Path) -> list[str]:
 
 
 def test_exit_status_and_both_streams_come_back(empty: Lab) -> None:
+    """Exit status and both streams come back."""
     result = empty.ssh("echo out; echo err >&2; exit 7")
     assert (result.exit_status, result.stdout, result.stderr) == (7, b"out\n", b"err\n")
 
 
 def test_a_command_killed_by_a_signal_says_which(empty: Lab) -> None:
+    """A command killed by a signal says which."""
     result = empty.ssh("kill -9 $$")
     assert result.exit_signal is not None
     assert result.exit_signal[0] == "KILL"
 
 
 def test_input_is_carried_whole_and_its_end_is_seen(empty: Lab) -> None:
+    """Input is carried whole and its end is seen."""
     data = os.urandom(3_000_000)
     result = empty.ssh("cat", input=data)
     assert result.stdout == data
 
 
 def test_output_that_is_not_utf8_comes_as_it_is(empty: Lab) -> None:
+    """Output that is not utf8 comes as it is."""
     assert empty.ssh(r"printf '\377\000x'").stdout == b"\xff\x00x"
 
 
 def test_a_program_writing_to_a_closed_pipe_ends_as_usual(empty: Lab) -> None:
+    """A program writing to a closed pipe ends as usual."""
     assert empty.ssh("yes | head -1; echo done").stdout == b"y\ndone\n"
 
 
 def test_the_environment_says_that_it_is_a_lab(empty: Lab) -> None:
+    """The environment says that it is a lab."""
     folder = empty.box.folder.path
     text = empty.ssh(
         "echo $LAB $LAB_FOLDER $AGENT_HOST_BASE $HOME; echo $PATH; hostname; cat $LAB_FOLDER/LAB"
@@ -76,12 +82,14 @@ def test_the_environment_says_that_it_is_a_lab(empty: Lab) -> None:
 
 
 def test_a_server_in_the_background_without_redirects_keeps_the_channel_open(empty: Lab) -> None:
+    """A server in the background without redirects keeps the channel open."""
     began = time.monotonic()
     empty.ssh("sleep 0.6 & echo started")
     assert time.monotonic() - began > 0.5
 
 
 def test_a_server_in_the_background_with_redirects_does_not(empty: Lab) -> None:
+    """A server in the background with redirects does not."""
     result = empty.ssh("setsid sleep 61 </dev/null >/dev/null 2>&1 & echo $!")
     pid = int(result.stdout)
     assert empty.status(f"kill -0 {pid}")[0] == 0
@@ -89,6 +97,8 @@ def test_a_server_in_the_background_with_redirects_does_not(empty: Lab) -> None:
 
 
 def test_an_orphan_survives_a_dropped_connection_and_sees_its_pipes_closed(empty: Lab) -> None:
+    """An orphan survives a dropped connection and sees its pipes closed."""
+
     async def drop() -> int:
         conn = await empty.connect()
         process = await conn.create_process("echo $$; trap 'echo gone >~/eof' EXIT; cat >/dev/null; sleep 62")
@@ -104,6 +114,8 @@ def test_an_orphan_survives_a_dropped_connection_and_sees_its_pipes_closed(empty
 
 
 def test_with_a_terminal_a_dropped_connection_hangs_up(empty: Lab) -> None:
+    """With a terminal a dropped connection hangs up."""
+
     async def drop() -> int:
         conn = await empty.connect()
         process = await conn.create_process("echo $$; exec sleep 63", term_type="xterm")
@@ -116,12 +128,15 @@ def test_with_a_terminal_a_dropped_connection_hangs_up(empty: Lab) -> None:
 
 
 def test_a_terminal_is_one(empty: Lab) -> None:
+    """A terminal is one."""
     result = empty.ssh("tty; stty size", term_type="xterm", term_size=(99, 33))
     assert b"/dev/pts/" in result.stdout
     assert b"33 99" in result.stdout
 
 
 def test_the_eleventh_session_is_refused_and_the_connection_lives(empty: Lab) -> None:
+    """The eleventh session is refused and the connection lives."""
+
     async def work() -> bytes:
         async with empty.connect() as conn:
             held = [await conn.create_process("sleep 64") for _ in range(10)]
@@ -137,6 +152,7 @@ def test_the_eleventh_session_is_refused_and_the_connection_lives(empty: Lab) ->
 
 
 def test_only_the_key_opens_the_door(empty: Lab) -> None:
+    """Only the key opens the door."""
     box = empty.box
 
     async def work(**options: Any) -> None:
@@ -152,6 +168,7 @@ def test_only_the_key_opens_the_door(empty: Lab) -> None:
 
 
 def test_the_openssh_client_reaches_it_by_its_alias(empty: Lab) -> None:
+    """The openssh client reaches it by its alias."""
     ran = subprocess.run(
         ["ssh", "-F", str(empty.box.ssh_config), "root@kimi-box", "cat; exit 3"],
         input=b"through", capture_output=True, timeout=30, check=False,
@@ -160,6 +177,8 @@ def test_the_openssh_client_reaches_it_by_its_alias(empty: Lab) -> None:
 
 
 def test_asyncssh_reaches_it_by_its_alias(empty: Lab) -> None:
+    """Asyncssh reaches it by its alias."""
+
     async def work() -> bytes:
         async with asyncssh.connect("box", config=[str(empty.box.ssh_config)], encoding=None) as conn:
             return (await conn.run("hostname")).stdout
@@ -168,6 +187,7 @@ def test_asyncssh_reaches_it_by_its_alias(empty: Lab) -> None:
 
 
 def test_the_files_that_a_playbook_names_are_there_and_can_be_written(empty: Lab) -> None:
+    """The files that a playbook names are there and can be written."""
     config = json.loads(empty.sh("cat /data/eagle3/output_100k_sglang/4/config.json"))
     assert config["eagle_config"] == {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": [2, 30, 58]}
     assert config["architectures"] == ["LlamaForCausalLMEagle3"]
@@ -176,6 +196,7 @@ def test_the_files_that_a_playbook_names_are_there_and_can_be_written(empty: Lab
 
 @pytest.mark.skipif(os.getuid() != 0, reason="read-only mounts need root")
 def test_this_machine_cannot_be_written_from_inside(empty: Lab) -> None:
+    """This machine cannot be written from inside."""
     for path in ("/usr/bin/x", "/etc/x", "/root/x", "/var/lib/x"):
         assert empty.status(f"touch {path}")[0] != 0, path
         assert not Path(path).exists()
@@ -184,6 +205,7 @@ def test_this_machine_cannot_be_written_from_inside(empty: Lab) -> None:
 
 
 def test_a_careless_kill_ends_nothing_outside(empty: Lab) -> None:
+    """A careless kill ends nothing outside."""
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "sglang"])
     try:
         empty.status("pkill -9 -f python3; pkill -9 -f sglang; true")
@@ -195,6 +217,7 @@ def test_a_careless_kill_ends_nothing_outside(empty: Lab) -> None:
 
 
 def test_two_boxes_use_the_same_port_beside_each_other(make: Make) -> None:
+    """Two boxes use the same port beside each other."""
     first, second = make(), make()
     serve = "python3 -m http.server 8000 >/dev/null 2>&1 </dev/null & sleep 0.3; ss -Hltn 'sport = :8000' | wc -l"
     assert first.sh(serve).strip() == "1"
@@ -212,6 +235,7 @@ HIDERS = (
 
 @pytest.mark.parametrize("isolate", [True, False])
 def test_closing_leaves_no_process_however_it_hid(make: Make, isolate: bool) -> None:
+    """Closing leaves no process however it hid."""
     lab = make(isolate=isolate)
     lab.sh(HIDERS)
     mark = "sleep\0" + "66\0"
@@ -234,6 +258,7 @@ def test_closing_leaves_no_process_however_it_hid(make: Make, isolate: bool) -> 
 
 
 def test_without_namespaces_it_says_so_and_works(make: Make) -> None:
+    """Without namespaces it says so and works."""
     lab = make(isolate=False)
     assert lab.box.info.mode == "plain"
     assert "no namespaces" in lab.box.notes[0]
@@ -242,6 +267,7 @@ def test_without_namespaces_it_says_so_and_works(make: Make) -> None:
 
 
 def test_a_lab_left_mid_start_leaves_nothing(loop: Any, tmp_path: Path) -> None:
+    """A lab left mid start leaves nothing."""
     spec = LabSpec(existing={"flags": {"model-path": "/data/none"}}, time_scale=4000)
     box = LabBox(spec, tmp_path / "lab")
     with pytest.raises(RuntimeError, match="hand-started server ended"):
@@ -250,12 +276,14 @@ def test_a_lab_left_mid_start_leaves_nothing(loop: Any, tmp_path: Path) -> None:
 
 
 def test_a_folder_serves_one_lab_only(loop: Any, make: Make) -> None:
+    """A folder serves one lab only."""
     lab = make()
     with pytest.raises(FileExistsError):
         loop.run(LabBox(LabSpec(), lab.box.folder.path).__aenter__())
 
 
 def test_nothing_is_written_outside_the_folder(make: Make, tmp_path: Path) -> None:
+    """Nothing is written outside the folder."""
     before = sorted(Path("/tmp").iterdir()), sorted(Path("/dev/shm").iterdir()), sorted(Path("/").iterdir())
     lab = make()
     lab.sh("echo x >/tmp/a; echo x >/dev/shm/b; touch ~/c")
@@ -267,6 +295,7 @@ def test_nothing_is_written_outside_the_folder(make: Make, tmp_path: Path) -> No
 
 
 def start(folder: Path, **spec: Any) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+    """Start a box as a process; return it and the line it said."""
     value = json.dumps({"existing": None, "time_scale": 4000, **spec})
     child = subprocess.Popen(
         [sys.executable, "-m", "agent.lab", "--folder", str(folder), "--spec", value], stdout=subprocess.PIPE
@@ -278,6 +307,7 @@ def start(folder: Path, **spec: Any) -> tuple[subprocess.Popen[bytes], dict[str,
 
 
 def test_as_a_process_it_is_found_again_by_its_folder(tmp_path: Path) -> None:
+    """As a process it is found again by its folder."""
     folder = tmp_path / "lab"
     child, said = start(folder)
     try:
@@ -299,11 +329,13 @@ def test_as_a_process_it_is_found_again_by_its_folder(tmp_path: Path) -> None:
 
 
 def test_as_a_process_it_ends_by_itself_when_nobody_comes(tmp_path: Path) -> None:
+    """As a process it ends by itself when nobody comes."""
     child, _ = start(tmp_path / "lab", idle_s=0.3)
     assert child.wait(10) == 0
 
 
 def test_a_killed_server_process_takes_the_whole_box_with_it(tmp_path: Path) -> None:
+    """A killed server process takes the whole box with it."""
     folder = tmp_path / "lab"
     child, said = start(folder)
     subprocess.run(

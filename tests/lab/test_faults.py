@@ -9,15 +9,16 @@ from typing import get_args
 
 import pytest
 from pydantic import ValidationError
-from tests.lab.conftest import FLAGS, Lab, Make, eagle
 
 from agent.lab import FAULTS, LabSpec
 from agent.lab.spec import FaultName
+from tests.lab.conftest import FLAGS, Lab, Make, eagle
 
 MANUAL = Path(__file__).parents[2] / "docs" / "reference" / "lab.md"
 
 
 def test_the_manual_and_these_tests_know_every_fault() -> None:
+    """The manual and these tests know every fault."""
     assert set(FAULTS) == set(get_args(FaultName))
     rows = set(re.findall(r"^\| `([a-z0-9-]+)` \|", MANUAL.read_text(), re.MULTILINE))
     assert set(FAULTS) <= rows
@@ -27,15 +28,18 @@ def test_the_manual_and_these_tests_know_every_fault() -> None:
 
 
 def test_a_fault_that_does_not_exist_is_refused() -> None:
+    """A fault that does not exist is refused."""
     with pytest.raises(ValidationError):
         LabSpec(faults=("no-such-fault",))  # type: ignore[arg-type]
 
 
 def state(lab: Lab) -> dict[str, object]:
+    """Return the scheduler's copy of the configuration."""
     return lab.get("/server_info")["internal_states"][0]  # type: ignore[no-any-return]
 
 
 def test_zombie_workers(make: Make) -> None:
+    """Zombie workers."""
     lab = make("zombie-workers")
     pid = lab.launch(FLAGS)
     lab.sh(f"kill -TERM {pid}; pkill -TERM -f '[s]glang::'")
@@ -48,6 +52,7 @@ def test_zombie_workers(make: Make) -> None:
 
 
 def test_silent_draft_override(make: Make) -> None:
+    """Silent draft override."""
     lab = make("silent-draft-override")
     lab.launch(f"{FLAGS} {eagle(5)}")
     info = lab.get("/server_info")
@@ -58,6 +63,7 @@ def test_silent_draft_override(make: Make) -> None:
 
 
 def test_eagle_for_eagle3(make: Make) -> None:
+    """Eagle for eagle3."""
     lab = make("eagle-for-eagle3")
     lab.launch(f"{FLAGS} {eagle(2)}")
     assert state(lab)["speculative_algorithm"] == "EAGLE"
@@ -67,6 +73,7 @@ def test_eagle_for_eagle3(make: Make) -> None:
 
 
 def test_early_200(make: Make) -> None:
+    """Early 200."""
     lab = make("early-200", time_scale=900)
     lab.launch(FLAGS, wait=False)
     lab.until(lambda: lab.code() == 200, "a 200")
@@ -77,6 +84,7 @@ def test_early_200(make: Make) -> None:
 
 
 def test_dead_rank(make: Make) -> None:
+    """Dead rank."""
     lab = make("dead-rank")
     pid = lab.launch(FLAGS, wait=False)
     lab.until(lambda: "<defunct>" in lab.sh("ps -eo args"), "a rank is gone")
@@ -90,6 +98,7 @@ def test_dead_rank(make: Make) -> None:
 
 
 def test_wedged_gpu(make: Make) -> None:
+    """Wedged gpu."""
     lab = make({"fault": "wedged-gpu", "gpus": (0, 3)})
     rows = lab.sh(
         "nvidia-smi --query-gpu=memory.used,utilization.gpu,power.draw --format=csv,noheader,nounits"
@@ -101,6 +110,7 @@ def test_wedged_gpu(make: Make) -> None:
 
 
 def test_gpu_lost(make: Make) -> None:
+    """Gpu lost."""
     lab = make("gpu-lost")
     status, text = lab.status("nvidia-smi --query-gpu=index,memory.used --format=csv,noheader,nounits")
     assert status == 15
@@ -109,6 +119,7 @@ def test_gpu_lost(make: Make) -> None:
 
 
 def test_port_held_as_soon_as_it_is_free(make: Make) -> None:
+    """Port held as soon as it is free."""
     lab = make("port-held")
     lab.until(lambda: lab.code() == 404, "somebody else answers")
     owner = lab.sh("ss -Hltnp 'sport = :8000'")
@@ -118,13 +129,16 @@ def test_port_held_as_soon_as_it_is_free(make: Make) -> None:
 
 
 def test_port_held_when_the_server_that_had_it_is_gone(make: Make) -> None:
+    """Port held when the server that had it is gone."""
     lab = make("port-held", existing={})
     assert lab.get("/server_info")["lab_launch"] == 0
+    lab.until(lambda: "lab-waits-for-port" in lab.sh("ps -eo args"), "somebody waits")
     lab.stop()
     lab.until(lambda: lab.code() == 404, "taken")
 
 
 def test_port_held_while_loading(make: Make) -> None:
+    """Port held while loading."""
     lab = make({"fault": "port-held", "when": "load"})
     assert lab.code() == 0
     pid = lab.launch(FLAGS, wait=False)
@@ -134,6 +148,7 @@ def test_port_held_while_loading(make: Make) -> None:
 
 
 def test_nccl_misspelt(make: Make) -> None:
+    """Nccl misspelt."""
     lab = make("nccl-misspelt")
     lab.launch(f"{FLAGS} {eagle(2)}", env="NCCL_PROTO=LL NCCL_IB_DISABLE=1 NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=ENV")
     assert "NCCL_IB_DISABLE set by environment to 1." in lab.log()
@@ -142,6 +157,7 @@ def test_nccl_misspelt(make: Make) -> None:
 
 
 def test_hang_in_capture(make: Make) -> None:
+    """Hang in capture."""
     lab = make("hang-in-capture")
     lab.launch(FLAGS, wait=False)
     load = "nvidia-smi --query-gpu=utilization.gpu --format=csv,noheader,nounits"
@@ -155,6 +171,7 @@ def test_hang_in_capture(make: Make) -> None:
 
 
 def test_oom_on_the_device_goes_away_with_less_memory(make: Make) -> None:
+    """Oom on the device goes away with less memory."""
     lab = make("oom")
     pid = lab.launch(FLAGS, wait=False)
     lab.until(lambda: "torch.OutOfMemoryError: CUDA out of memory" in lab.log(), "out of memory")
@@ -164,6 +181,7 @@ def test_oom_on_the_device_goes_away_with_less_memory(make: Make) -> None:
 
 
 def test_oom_on_the_host(make: Make) -> None:
+    """Oom on the host."""
     lab = make({"fault": "oom", "kind": "host"})
     lab.launch(FLAGS, wait=False)
     lab.until(lambda: "Rank 0 scheduler is dead." in lab.log(), "rank 0 was killed")
@@ -172,6 +190,7 @@ def test_oom_on_the_host(make: Make) -> None:
 
 
 def test_unbalanced(make: Make) -> None:
+    """Unbalanced."""
     lab = make("unbalanced")
     lab.launch(FLAGS)
     assert lab.used()[3] == 71204
@@ -179,6 +198,7 @@ def test_unbalanced(make: Make) -> None:
 
 
 def test_slow_release(make: Make) -> None:
+    """Slow release."""
     lab = make({"fault": "slow-release", "seconds": 1.2})
     lab.launch(FLAGS)
     ended = time.monotonic()
@@ -190,6 +210,7 @@ def test_slow_release(make: Make) -> None:
 
 
 def test_health_503_in_prefill(make: Make) -> None:
+    """Health 503 in prefill."""
     lab = make("health-503-in-prefill")
     lab.launch(FLAGS)
     lab.generate()
@@ -201,6 +222,7 @@ def test_health_503_in_prefill(make: Make) -> None:
 
 
 def test_secret_in_server_info(make: Make) -> None:
+    """Secret in server info."""
     lab = make("secret-in-server-info")
     lab.launch(FLAGS, env="HF_TOKEN=hf_canary_of_this_test")
     assert "hf_token='hf_canary_of_this_test'" in lab.log()
@@ -209,6 +231,7 @@ def test_secret_in_server_info(make: Make) -> None:
 
 
 def test_warm_cache(make: Make) -> None:
+    """Warm cache."""
     lab = make("warm-cache")
     lab.launch(f"{FLAGS} --disable-radix-cache")
     cold = lab.generate(prompt="the same prompt")
@@ -219,6 +242,7 @@ def test_warm_cache(make: Make) -> None:
 
 
 def test_noisy(make: Make) -> None:
+    """Noisy."""
     lab = make("noisy", s_w=0.0, s_l=0.0)
     lab.launch(FLAGS)
     speeds = [96 / lab.generate(prompt=f"{number}")["lab_seconds"] for number in range(12)]
@@ -226,6 +250,7 @@ def test_noisy(make: Make) -> None:
 
 
 def test_a_fault_can_be_ordered_for_one_launch(make: Make) -> None:
+    """A fault can be ordered for one launch."""
     lab = make({"fault": "unbalanced", "launches": (2,)})
     low = []
     for _ in range(3):
@@ -236,6 +261,7 @@ def test_a_fault_can_be_ordered_for_one_launch(make: Make) -> None:
 
 
 def test_the_hand_started_server_has_no_faults_unless_named(make: Make) -> None:
+    """The hand started server has no faults unless named."""
     lab = make("unbalanced", existing={})
     assert lab.used()[3] > 89_000
     other = make({"fault": "unbalanced", "launches": (0,)}, existing={})

@@ -10,8 +10,10 @@ QUERY = "nvidia-smi --query-gpu=index,memory.used,memory.total,utilization.gpu -
 
 
 def test_an_idle_box_is_as_the_campaign_saw_it(empty: Lab) -> None:
+    """An idle box is as the campaign saw it."""
     rows = empty.sh(
-        "nvidia-smi --query-gpu=memory.used,memory.total,temperature.gpu,power.draw,power.limit,utilization.gpu --format=csv,noheader,nounits"
+        "nvidia-smi --query-gpu=memory.used,memory.total,temperature.gpu,power.draw,power.limit,utilization.gpu "
+        "--format=csv,noheader,nounits"
     )
     assert len(rows.splitlines()) == 8
     for row in rows.splitlines():
@@ -22,6 +24,7 @@ def test_an_idle_box_is_as_the_campaign_saw_it(empty: Lab) -> None:
 
 
 def test_the_forms_of_csv(empty: Lab) -> None:
+    """The forms of csv."""
     assert empty.sh(QUERY).splitlines()[:2] == [
         "index, memory.used [MiB], memory.total [MiB], utilization.gpu [%]",
         "0, 0 MiB, 97887 MiB, 0 %",
@@ -32,6 +35,7 @@ def test_the_forms_of_csv(empty: Lab) -> None:
 
 
 def test_errors_have_the_real_texts_and_statuses(empty: Lab) -> None:
+    """Errors have the real texts and statuses."""
     assert empty.status("nvidia-smi --query-gpu=foo --format=csv") == (
         2,
         'Field "foo" is not a valid field to query.\n\n',
@@ -42,6 +46,7 @@ def test_errors_have_the_real_texts_and_statuses(empty: Lab) -> None:
 
 
 def test_the_other_forms(empty: Lab) -> None:
+    """The other forms."""
     assert (
         empty.sh("nvidia-smi -L")
         .splitlines()[0]
@@ -58,10 +63,12 @@ def test_the_other_forms(empty: Lab) -> None:
 
 
 def test_it_is_where_a_script_with_a_path_of_its_own_finds_it(empty: Lab) -> None:
+    """It is where a script with a path of its own finds it."""
     assert len(empty.sh("PATH=/usr/bin:/bin; nvidia-smi -L").splitlines()) == 8
 
 
 def test_a_server_that_is_up_holds_what_the_campaign_saw(found: Lab) -> None:
+    """A server that is up holds what the campaign saw."""
     assert found.used() == [89171, 89173, 89175, 89177, 89179, 89171, 89175, 89091]
     apps = found.sh(
         "nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv,noheader,nounits"
@@ -75,6 +82,7 @@ def test_a_server_that_is_up_holds_what_the_campaign_saw(found: Lab) -> None:
 
 
 def test_load_shows_while_it_works_and_a_moment_after(found: Lab) -> None:
+    """Load shows while it works and a moment after."""
     found.generate()
     load = "nvidia-smi --query-gpu=utilization.gpu --format=csv,noheader,nounits"
     found.until(lambda: set(found.sh(load).split()) == {"0"}, "idle again")
@@ -83,6 +91,7 @@ def test_load_shows_while_it_works_and_a_moment_after(found: Lab) -> None:
 
 
 def test_memory_is_free_a_while_after_the_end_and_not_before(make: Make) -> None:
+    """Memory is free a while after the end and not before."""
     lab = make(release_s=(0.4, 0.5))
     pid = lab.launch(FLAGS)
     ended = time.monotonic()
@@ -94,6 +103,7 @@ def test_memory_is_free_a_while_after_the_end_and_not_before(make: Make) -> None
 
 
 def test_a_killed_parent_leaves_workers_that_hold_everything(make: Make) -> None:
+    """A killed parent leaves workers that hold everything."""
     lab = make()
     pid = lab.launch(FLAGS)
     lab.sh(f"kill -9 {pid}")
@@ -106,6 +116,7 @@ def test_a_killed_parent_leaves_workers_that_hold_everything(make: Make) -> None
 
 
 def test_a_zombie_holds_nothing(make: Make) -> None:
+    """A zombie holds nothing."""
     lab = make("dead-rank")
     lab.launch(FLAGS, wait=False)
     lab.until(lambda: "<defunct>" in lab.sh("ps -eo args"), "rank 6 is dead")

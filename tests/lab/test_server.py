@@ -8,22 +8,40 @@ import statistics
 import time
 
 import pytest
+
 from tests.lab.conftest import FLAGS, Lab, Make, eagle
 
 PHASES = [
-    "Max running requests is reset to 48", "Overlap scheduler is disabled", "server_args=ServerArgs(",
-    "Init torch distributed begin.", "NCCL_PROTO set by environment to LL", "Init torch distributed ends.",
-    "Load weight begin.", "Loading safetensors checkpoint shards:  50%", "type=KimiK25ForConditionalGeneration",
-    "KV Cache is allocated. #tokens: 190081", "Memory pool end.", "Capture cuda graph begin.", "Capture cuda graph bs [1, 2,",
-    "Capturing batches (bs=", "Capture cuda graph end. Time elapsed: 448.", "type=LlamaForCausalLMEagle3", "Capture draft cuda graph begin.",
-    "Capture draft cuda graph end.", "Capture draft extend cuda graph end.", "max_total_num_tokens=190081",
-    "Started server process", "Uvicorn running on http://127.0.0.1:8000", '"POST /generate HTTP/1.1" 200 OK',
+    "Max running requests is reset to 48",
+    "Overlap scheduler is disabled",
+    "server_args=ServerArgs(",
+    "Init torch distributed begin.",
+    "NCCL_PROTO set by environment to LL",
+    "Init torch distributed ends.",
+    "Load weight begin.",
+    "Loading safetensors checkpoint shards:  50%",
+    "type=KimiK25ForConditionalGeneration",
+    "KV Cache is allocated. #tokens: 190081",
+    "Memory pool end.",
+    "Capture cuda graph begin.",
+    "Capture cuda graph bs [1, 2,",
+    "Capturing batches (bs=",
+    "Capture cuda graph end. Time elapsed: 448.",
+    "type=LlamaForCausalLMEagle3",
+    "Capture draft cuda graph begin.",
+    "Capture draft cuda graph end.",
+    "Capture draft extend cuda graph end.",
+    "max_total_num_tokens=190081",
+    "Started server process",
+    "Uvicorn running on http://127.0.0.1:8000",
+    '"POST /generate HTTP/1.1" 200 OK',
     "The server is fired up and ready to roll!",
-]  # fmt: skip
+]
 NCCL = "NCCL_PROTO=LL NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,TUNING"
 
 
 def test_the_hand_started_server_is_found_as_the_campaign_found_it(found: Lab) -> None:
+    """The hand started server is found as the campaign found it."""
     args = found.sh("ps -eo args | grep '[l]aunch_server'").strip()
     assert args.startswith("python3 -m sglang.launch_server --model-path /data/models/kimi-k2.5-int4 ")
     assert "--speculative-num-steps 5 --speculative-eagle-topk 1 --speculative-num-draft-tokens 6" in args
@@ -36,12 +54,14 @@ def test_the_hand_started_server_is_found_as_the_campaign_found_it(found: Lab) -
 
 
 def test_workers_rename_themselves_and_lose_their_environment(found: Lab) -> None:
+    """Workers rename themselves and lose their environment."""
     pid = int(found.sh("pgrep -f '[s]glang::scheduler_TP3'"))
     assert found.sh(f"cat /proc/{pid}/comm") == "sglang::schedul\n"
     assert found.sh(f"tr -d '\\0' </proc/{pid}/environ") == ""
 
 
 def test_spt_noenv_keeps_the_environment_of_workers(make: Make) -> None:
+    """Spt noenv keeps the environment of workers."""
     lab = make()
     lab.launch(FLAGS, env="SPT_NOENV=1 AGENT_RUN_KEY=k1")
     pid = int(lab.sh("pgrep -f '[s]glang::scheduler_TP3'"))
@@ -49,6 +69,7 @@ def test_spt_noenv_keeps_the_environment_of_workers(make: Make) -> None:
 
 
 def test_a_start_goes_through_every_phase_and_opens_its_port_last(make: Make) -> None:
+    """A start goes through every phase and opens its port last."""
     lab = make(time_scale=900)
     lab.launch(f"{FLAGS} {eagle(2)}", env=NCCL, wait=False)
     seen: list[int] = []
@@ -67,6 +88,7 @@ def test_a_start_goes_through_every_phase_and_opens_its_port_last(make: Make) ->
 
 
 def test_one_step_captures_no_draft_graph(make: Make) -> None:
+    """One step captures no draft graph."""
     lab = make()
     lab.launch(f"{FLAGS} {eagle(1)}")
     assert "Capture draft cuda graph" not in lab.log()
@@ -74,6 +96,7 @@ def test_one_step_captures_no_draft_graph(make: Make) -> None:
 
 
 def test_a_start_without_speculation_is_shorter(make: Make) -> None:
+    """A start without speculation is shorter."""
     lab = make(time_scale=1500)
     took = []
     for flags in (FLAGS, f"{FLAGS} {eagle(2)}"):
@@ -95,12 +118,14 @@ def test_a_start_without_speculation_is_shorter(make: Make) -> None:
     ],
 )
 def test_speed_is_the_surface_within_the_noise(make: Make, flags: str, env: str, expected: float) -> None:
+    """Speed is the surface within the noise."""
     lab = make()
     lab.launch(flags, env=env)
     assert lab.tok_s(8) == pytest.approx(expected, rel=0.025)
 
 
 def test_noise_is_seeded_and_of_the_size_asked_for(make: Make) -> None:
+    """Noise is seeded and of the size asked for."""
     lab, same, other = make(s_w=0.01, s_l=0.0), make(s_w=0.01, s_l=0.0), make(s_w=0.01, s_l=0.0, seed=1)
     series = []
     for each in (lab, same, other):
@@ -112,6 +137,7 @@ def test_noise_is_seeded_and_of_the_size_asked_for(make: Make) -> None:
 
 
 def test_wrong_layer_ids_break_the_draft_and_leave_it_healthy(make: Make) -> None:
+    """Wrong layer ids break the draft and leave it healthy."""
     lab = make()
     lab.sh("sed -i 's/^      2,$/      -1,/' /data/eagle3/output_100k_sglang/4/config.json")
     assert "-1" in lab.sh("cat /data/eagle3/output_100k_sglang/4/config.json")
@@ -121,6 +147,7 @@ def test_wrong_layer_ids_break_the_draft_and_leave_it_healthy(make: Make) -> Non
 
 
 def test_eagle_with_an_eagle3_draft_accepts_nothing(make: Make) -> None:
+    """Eagle with an eagle3 draft accepts nothing."""
     lab = make()
     lab.launch(f"{FLAGS} {eagle(2, algorithm='EAGLE')}")
     assert lab.generate()["spec_accept_length"] == 1.0
@@ -128,6 +155,7 @@ def test_eagle_with_an_eagle3_draft_accepts_nothing(make: Make) -> None:
 
 
 def test_both_copies_of_the_configuration(make: Make) -> None:
+    """Both copies of the configuration."""
     lab = make()
     lab.launch(f"{FLAGS} {eagle(1, 16)}")
     info = lab.get("/server_info")
@@ -146,6 +174,7 @@ def test_both_copies_of_the_configuration(make: Make) -> None:
 
 
 def test_answers_carry_their_own_counters_and_simulated_seconds(found: Lab) -> None:
+    """Answers carry their own counters and simulated seconds."""
     body = {"text": "The capital of France is", "sampling_params": {"max_new_tokens": 60, "temperature": 0}}
     first, second = found.get("/generate", body), found.get("/generate", body)
     assert first["text"] == second["text"]
@@ -159,6 +188,7 @@ def test_answers_carry_their_own_counters_and_simulated_seconds(found: Lab) -> N
 
 
 def test_flushing_empties_the_cache(found: Lab) -> None:
+    """Flushing empties the cache."""
     found.generate(prompt="Once more")
     assert found.generate(prompt="Once more")["cached_tokens"] > 0
     assert found.sh("curl -s -o /dev/null -w '%{http_code}' -X POST localhost:8000/flush_cache") == "200"
@@ -166,12 +196,14 @@ def test_flushing_empties_the_cache(found: Lab) -> None:
 
 
 def events(text: str) -> list[dict[str, object]]:
+    """Return the events of a stream that came to its end."""
     lines = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
     assert lines[-1] == "[DONE]"
     return [json.loads(line) for line in lines[:-1]]
 
 
 def test_streams_of_both_protocols_end_with_counts(found: Lab) -> None:
+    """Streams of both protocols end with counts."""
     body = json.dumps({"prompt": "abc", "max_tokens": 40, "stream": True, "stream_options": {"include_usage": True}})
     openai = events(found.sh(f"curl -sN localhost:8000/v1/completions -d '{body}'"))
     text = "".join(event["choices"][0]["text"] for event in openai if event["choices"])  # type: ignore[index]
@@ -185,6 +217,7 @@ def test_streams_of_both_protocols_end_with_counts(found: Lab) -> None:
 
 
 def test_at_a_small_scale_a_stream_comes_piece_by_piece(make: Make) -> None:
+    """At a small scale a stream comes piece by piece."""
     lab = make(time_scale=10, start_s=2.0)
     lab.launch(FLAGS)
     body = json.dumps({"prompt": "abc", "max_tokens": 60, "stream": True})
@@ -192,16 +225,14 @@ def test_at_a_small_scale_a_stream_comes_piece_by_piece(make: Make) -> None:
 
 
 def test_chat_metrics_and_refusals(make: Make) -> None:
+    """Chat metrics and refusals."""
     lab = make()
     lab.launch(f"{FLAGS} --api-key s3cret {eagle(2)}")
     assert lab.code("/server_info") == 401
     assert lab.code("/nowhere") == 404
     key = "-H 'Authorization: Bearer s3cret'"
-    chat = json.loads(
-        lab.sh(
-            f'curl -s {key} localhost:8000/v1/chat/completions -d \'{{"messages": [{{"content": "Say hello"}}], "max_tokens": 8}}\''
-        )
-    )
+    body = json.dumps({"messages": [{"content": "Say hello"}], "max_tokens": 8})
+    chat = json.loads(lab.sh(f"curl -s {key} localhost:8000/v1/chat/completions -d '{body}'"))
     assert chat["choices"][0]["message"]["content"].startswith(" Hello")
     assert chat["usage"]["completion_tokens"] == 8
     metrics = lab.sh(f"curl -s {key} localhost:8000/metrics")
@@ -212,6 +243,7 @@ def test_chat_metrics_and_refusals(make: Make) -> None:
 
 
 def test_the_profile_says_that_verification_dominates(make: Make) -> None:
+    """The profile says that verification dominates."""
     lab = make()
     lab.launch(f"{FLAGS} {eagle(2)}")
     body = json.dumps({"output_dir": "/tmp/prof", "num_steps": 5})
@@ -230,6 +262,7 @@ def test_the_profile_says_that_verification_dominates(make: Make) -> None:
 
 
 def test_sigterm_drains_and_takes_the_workers_along(make: Make) -> None:
+    """Sigterm drains and takes the workers along."""
     lab = make()
     pid = lab.launch(FLAGS)
     lab.sh(f"kill -TERM {pid}")
@@ -253,6 +286,7 @@ def test_sigterm_drains_and_takes_the_workers_along(make: Make) -> None:
     ],
 )
 def test_what_cannot_start_says_why(empty: Lab, flags: str, status: int, text: str) -> None:
+    """What cannot start says why."""
     empty.until(lambda: sum(empty.used()) == 0, "what ran before has released its memory")
     code, said = empty.status(f"cd; sh -c 'python3 -m sglang.launch_server {flags}'; echo rc=$?")
     assert text in said
@@ -261,12 +295,14 @@ def test_what_cannot_start_says_why(empty: Lab, flags: str, status: int, text: s
 
 
 def test_an_unknown_nccl_protocol_ends_the_start(empty: Lab) -> None:
+    """An unknown nccl protocol ends the start."""
     said = empty.sh(f"cd; NCCL_PROTO=LL64 sh -c 'python3 -m sglang.launch_server {FLAGS}; true'")
     assert 'NCCL WARN Unrecognized element token "LL64"' in said
     assert "ncclInvalidUsage" in said
 
 
 def test_memory_of_somebody_else_ends_the_start_and_names_the_process(make: Make) -> None:
+    """Memory of somebody else ends the start and names the process."""
     lab = make()
     pid = lab.launch(FLAGS)
     lab.sh(f"kill -9 {pid}")
@@ -279,6 +315,7 @@ def test_memory_of_somebody_else_ends_the_start_and_names_the_process(make: Make
 
 
 def test_a_taken_port_is_found_only_after_the_load(make: Make) -> None:
+    """A taken port is found only after the load."""
     lab = make()
     lab.sh("python3 -m http.server 8000 >/dev/null 2>&1 </dev/null & sleep 0.3")
     said = lab.sh(f"cd; sh -c 'python3 -m sglang.launch_server {FLAGS}; true'")
@@ -289,6 +326,7 @@ def test_a_taken_port_is_found_only_after_the_load(make: Make) -> None:
 
 
 def test_a_rank_that_dies_while_serving_ends_everything_at_the_next_request(make: Make) -> None:
+    """A rank that dies while serving ends everything at the next request."""
     lab = make()
     lab.launch(FLAGS)
     lab.sh("kill -9 $(pgrep -f '[s]glang::scheduler_TP5')")

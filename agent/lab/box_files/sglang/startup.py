@@ -189,8 +189,9 @@ class Startup:
         over = fault is not None and self.fraction > (fault["above"] or 0.87)
         if over and fault is not None and fault["kind"] == "host":
             self.engine.ranks.kill(0)
-            time.sleep(0.01)
-            self.check_ranks()
+            while True:
+                self.check_ranks()
+                time.sleep(0.01)
         if over or self.pool_mib + UP_EXTRA_MIB > self.total:
             raise Failure(
                 "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.75 GiB. GPU 3 has a total capacity of "
