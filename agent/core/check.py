@@ -5,6 +5,7 @@ Checks that need several values together live in ``agent.core.resolve``.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -206,17 +207,19 @@ _SECRET_REFERENCE = re.compile(r"\$\{\s*secrets?[.:]")
 _START = r"(?:^|[;&|(`]\s*|\bsudo\s+(?:-\S+\s+)*|\bxargs\s+(?:-\S+\s+)*)(?:\S*/)?"
 _KILL_PID = re.compile(r"(?:^|[\s;&|(/])kill\s+(?:-\S+\s+)*?(?:--\s+-?)?\d+(?=\s|$|[;&|)])")
 _KILL_SHELL = re.compile(_START + r"(?:pkill|killall|skill|kill|fuser\s+(?:-\S+\s+)*-\w*k\w*)(?=\s|$)")
-_SECRET_NAME = re.compile(r"(?:^|[_-])(?:token|api[_-]?key|secret|password|passwd)$", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"(?:^|[_-])(?:token|(?:api|access|secret)[_-]?key|secret|password|passwd)$", re.IGNORECASE)
+_NO_SECRET = re.compile(
+    r"(?:^|[_-])(?:bos|eos|pad|unk|sep|cls|mask|image|video|audio|stop|draft)[_-]token$", re.IGNORECASE
+)
 FREE_TEXT = ("prompts", "because", "pattern", "expr", "when", "expect")
 """Keys whose values are texts in a language of their own: nothing is expanded in them anyway."""
 
 
 def texts(data: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield every scalar with its path; what stands under ``lab`` is left alone."""
+    """Yield every scalar with its path."""
     if isinstance(data, dict):
         for key, value in data.items():
-            if path or key != "lab":
-                yield from texts(value, (*path, key))
+            yield from texts(value, (*path, key))
     elif isinstance(data, list):
         for index, value in enumerate(data):
             yield from texts(value, (*path, index))
@@ -225,7 +228,10 @@ def texts(data: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def check_words(findings: Findings) -> None:
-    """Look at every scalar: nothing empty, no secret, no template, no command that kills by name or number."""
+    """Look at every scalar: nothing empty, no secret, no template, no command that kills by name or number.
+
+    What stands under ``lab`` is not read here, but a secret is found there too: it would go into the journal.
+    """
     shells = set()
     for path, words in argvs(findings.document.data):
         _check_argv(path, words, findings)
@@ -233,41 +239,46 @@ def check_words(findings: Findings) -> None:
             shells.add(path)
     for path, value in texts(findings.document.data):
         named = [step for step in path if isinstance(step, str)]
-        if any(has_secret(step) for step in named):
-            findings.add(
-                "E_SECRET_LITERAL", path, "a secret stands in a key", "take it out", found="not shown", key=True
-            )
+        if _check_secret(path, named, value, findings) or path[:1] == ("lab",):
             continue
         if value is None:
             if "json" not in named:
                 findings.add("E_NULL", path, "there is no value", "give one, or leave the key out (a flag: `unset`)")
         elif isinstance(value, str):
             _check_text(path, named, value, findings, shell=path[:-1] in shells)
-        elif path and path[-1] == "pid":
-            findings.add(
-                "E_KILL_PID", path, "a process number says nothing about tomorrow", "name argv, port, user or exe"
-            )
-    shells = set()
-    for path, words in argvs(findings.document.data):
-        _check_argv(path, words, findings)
-        if words and words[0].rsplit("/", 1)[-1] in ("sh", "bash", "dash", "zsh"):
-            shells.add(path)
+        elif path[-1] == "pid":
+            remedy = "name argv, port, user or exe"
+            findings.add("E_KILL_PID", path, "a process number says nothing about tomorrow", remedy)
+
+
+def _check_secret(path: Path, named: list[str], value: Any, findings: Findings) -> bool:
+    """Find secrets by what they look like, and by the names of flags and variables that hold them."""
+    hidden = "not shown"
+    if any(has_secret(step) for step in named):
+        findings.add("E_SECRET_LITERAL", path, "a secret stands in a key", "take it out", found=hidden, key=True)
+        return True
+    if isinstance(value, str) and has_secret(value):
+        remedy = "write `server: {secrets: {NAME: {env: NAME}}}`"
+        findings.add("E_SECRET_LITERAL", path, "a secret stands in the file", remedy, found=hidden)
+        return True
+    if value in (None, "", "unset") or isinstance(value, bool) or "secrets" in named:
+        return False
+    for place, name in itertools.pairwise(named):
+        if not _SECRET_NAME.search(name) or _NO_SECRET.search(name):
+            continue
+        if place == "env":
+            remedy = f"write `server: {{secrets: {{{name}: {{env: {name}}}}}}}`"
+            findings.add("E_SECRET_LITERAL", path, "the value of a secret stands in the file", remedy, found=hidden)
+            return True
+        if place == "flags":
+            remedy = "hand it over in an environment variable, under `server.secrets`"
+            findings.add("E_SECRET_IN_ARGV", path, "everybody on the host can read flags", remedy, found=hidden)
+            return True
+    return False
 
 
 def _check_text(path: Path, named: list[str], value: str, findings: Findings, *, shell: bool) -> None:
-    if has_secret(value):
-        remedy = "write `server: {secrets: {NAME: {env: NAME}}}`"
-        findings.add("E_SECRET_LITERAL", path, "a secret stands in the file", remedy, found="not shown")
-    elif named[-1:] and _SECRET_NAME.search(named[-1]) and value and "secrets" not in named and value != "unset":
-        if "env" in named[:-1]:
-            remedy = f"write `server: {{secrets: {{{named[-1]}: {{env: {named[-1]}}}}}}}`"
-            findings.add(
-                "E_SECRET_LITERAL", path, "the value of a secret stands in the file", remedy, found="not shown"
-            )
-        elif "flags" in named[:-1]:
-            remedy = "hand it over in an environment variable, under `server.secrets`"
-            findings.add("E_SECRET_IN_ARGV", path, "everybody on the host can read flags", remedy, found="not shown")
-    elif _SECRET_REFERENCE.search(value):
+    if _SECRET_REFERENCE.search(value):
         remedy = "secrets reach a server as environment variables: `server: {secrets: …}`"
         findings.add("E_SECRET_IN_ARGV", path, "a secret cannot be put into a value", remedy)
     elif not set(named) & set(FREE_TEXT) and (match := (_TEMPLATE if shell else _EXPANSION).search(value)):

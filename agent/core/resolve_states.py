@@ -169,6 +169,11 @@ def _changed_ladder(
         if state.name in parts:
             update, on = parts[state.name]
             states[index] = state.model_copy(update={**update, "on": {**state.on, **on}})
+            if state.guards and playbook.states[state.name].guards == ():
+                remedy = "name what must hold, at least " + state.guards[0].guard
+                findings.add(
+                    "E_GUARD", ("states", state.name, "guards"), "nothing would be verified", remedy, found="[]"
+                )
             if playbook.states[state.name].after is not None:
                 path: Path = ("states", state.name, "after")
                 findings.add("E_GRAPH", path, "a state of the ladder stays where it is", "leave `after` out")

@@ -12,7 +12,7 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 def playbook_schema() -> dict[str, Any]:
     """Return the schema of a whole playbook."""
-    schema = Playbook.model_json_schema(by_alias=True)
+    schema: dict[str, Any] = _with_guards(Playbook.model_json_schema(by_alias=True))
     guards = guard_adapter().json_schema(by_alias=True, ref_template="#/$defs/{model}")
     # Guards have fields of their own names; they come under a prefix so that none hides a part of the language.
     prefix = "Guard-"
@@ -22,8 +22,19 @@ def playbook_schema() -> dict[str, Any]:
         "anyOf": [{"enum": sorted(guard_classes())}, members],
     }
     for name, part in guards.get("$defs", {}).items():
-        schema["$defs"][prefix + name] = _renamed(part, prefix)
-    return {"$schema": DRAFT, **_with_guards(schema)}
+        made = _with_units(_renamed(part, prefix))
+        if "guard" in made.get("properties", {}):
+            made["required"] = sorted({"guard", *made.get("required", ())})
+        schema["$defs"][prefix + name] = made
+    return {"$schema": DRAFT, **schema}
+
+
+def _with_units(node: Any) -> Any:
+    """Let numbers of guards be words as well: durations and shares are written with their units."""
+    if isinstance(node, dict):
+        units = {"type": ["number", "string"]} if node.get("type") == "number" else {}
+        return {key: _with_units(value) for key, value in node.items()} | units
+    return [_with_units(item) for item in node] if isinstance(node, list) else node
 
 
 def _renamed(node: Any, prefix: str) -> Any:
@@ -44,7 +55,7 @@ def _led(key: str, value: Any, prefix: str) -> Any:
 def _with_guards(node: Any) -> Any:
     """Put the union of guards wherever the models say only ``Guard``."""
     if isinstance(node, dict):
-        if node.get("title") == "Guard" and "anyOf" not in node:
+        if node.get("title") == "Guard":
             return {"$ref": "#/$defs/Guard", **{key: node[key] for key in ("description",) if key in node}}
         return {key: _with_guards(value) for key, value in node.items()}
     return [_with_guards(item) for item in node] if isinstance(node, list) else node

@@ -84,6 +84,10 @@ ROWS: list[tuple[str, str | bytes, str, int, int, str]] = [
     ("B21 sk", HEAD + "lab: {}\nbenchmark: {args: [sk-" + "a" * 24 + "]}\n", "E_SECRET_LITERAL", 8, 20, "secrets"),
     ("B21 private key", HEAD + "  env:\n    K: |\n      -----BEGIN OPENSSH PRIVATE KEY-----\n", "E_SECRET_LITERAL", 8, 8, "secrets"),
     ("B21 by its name", HEAD + "  env: {HF_TOKEN: swordfish}\n", "E_SECRET_LITERAL", 7, 19, "{env: HF_TOKEN}"),
+    ("B21 in a sweep", HEAD + "search: {stages: [{name: a, env: {API_KEY: {sweep: [abc]}}}]}\n", "E_SECRET_LITERAL", 7, 53, "{env: API_KEY}"),
+    ("B21 a number", HEAD + "  flags: {api-key: 12345}\n", "E_SECRET_IN_ARGV", 7, 20, "environment variable"),
+    ("B21 in the lab", HEAD + f"lab: {{a: [{SECRET}]}}\n", "E_SECRET_LITERAL", 7, 11, "secrets"),
+    ("B21 in a prompt", HEAD + f"benchmark: {{prompts: ['say {SECRET}']}}\n", "E_SECRET_LITERAL", 7, 23, "secrets"),
     ("B21 in a key", HEAD + f"  flags: {{{SECRET}: 1}}\n", "E_SECRET_LITERAL", 7, 11, "take it out"),
     ("B22 template", HEAD + "  flags: {a: '{{ x }}'}\n", "E_TEMPLATE", 7, 14, "{expr: …}"),
     ("B22 block", HEAD + "  flags: {a: '{% if x %}'}\n", "E_TEMPLATE", 7, 14, "{expr: …}"),
@@ -127,6 +131,7 @@ ROWS: list[tuple[str, str | bytes, str, int, int, str]] = [
     ("a missing key", HEAD.replace("  port: 18080\n", ""), "E_MISSING", 3, 1, "write `port: …`"),
     ("a sweep in the base", HEAD + "search: {base: {flags: {a: {sweep: [1]}}}}\n", "E_VALUE", 7, 28, ""),
     ("no such guard", HEAD + "assumptions: {a: gpus_cleen}\n", "E_GUARD", 7, 18, "did you mean `gpus_clean`?"),
+    ("no guard at all", HEAD + "states: {verify-clean: {guards: []}}\n", "E_GUARD", 7, 33, "at least no_process"),
     ("a guard's key", HEAD + "assumptions: {a: {guard: gpus_balanced, sprad: 5%}}\n", "E_UNKNOWN_FIELD", 7, 41, "did you mean `spread`?"),
     ("dashes", HEAD + "  flags: {--ctx-size: 1}\n", "E_FLAG_NAME", 7, 11, "ctx-size"),
     ("port said twice", HEAD + "  flags: {port: 1}\n", "E_CONFLICT", 7, 17, "leave the flag out"),
@@ -176,6 +181,7 @@ NEAR_MISSES = {
     "library path, meant": HEAD + "  env: {LD_LIBRARY_PATH: /x}\n  allow_env: [LD_LIBRARY_PATH]\n",
     "AGENTS": HEAD + "  env: {AGENTS: '3', Path: x}\n",
     "a secret by reference": HEAD + "  secrets: {HF_TOKEN: {env: HF_TOKEN}}\n",
+    "a token of text": HEAD + "  flags: {eos-token: x, max-tokens: 5}\n  env: {HF_TOKEN: unset}\n",
     "a short hf_": HEAD + "  flags: {hf-repo: hf_small}\n",
     "a null that is meant": HEAD + "assumptions: {a: {guard: file_is, path: /x, json: {a.b: null}}}\n",
     "port said the same": HEAD + "  flags: {port: 18080}\n",
@@ -222,6 +228,13 @@ def test_a_message_has_place_code_field_and_advice() -> None:
     """What a person reads."""
     (one,) = problems(HEAD + "benchmark:\n  repeat: 3\n")
     assert str(one) == "p.yaml:8:3: E_UNKNOWN_FIELD: benchmark.repeat: no such key\n    did you mean `repeats`?"
+
+
+def test_there_are_at_most_a_hundred() -> None:
+    """A file that is wrong throughout says so, and stays readable."""
+    found = problems(HEAD + "".join(f"k{number}: 1\n" for number in range(500)))
+    assert len(found) == 101
+    assert found[-1].code == "E_MORE"
 
 
 def test_values_arrive_literally() -> None:

@@ -25,7 +25,7 @@ REFERENCE = ROOT / "docs" / "reference" / "playbook.md"
 
 @pytest.fixture
 def playbook(tmp_path: Path) -> Path:
-    """A playbook that is right."""
+    """Write a playbook that is right."""
     path = tmp_path / "p.yaml"
     path.write_text(HEAD)
     path.chmod(0o644)

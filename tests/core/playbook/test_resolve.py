@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from agent.core.forecast import check as check_search
 from agent.core.plan import Axis, Expr, Plan, Repeats, Replaces, SecretSource
-from agent.core.resolve import load_plan
+from agent.core.playbook import Playbook
+from agent.core.resolve import load_plan, resolve
 from agent.core.workloads import SETS
 from agent.errors import AgentError, PlaybookError
 
@@ -229,6 +230,16 @@ def test_the_lab_is_kept_as_it_is() -> None:
     assert plan(HEAD + "lab: {faults: [wedge], scale: 100, x: ~, y: '{{ }}'}\n").lab == {
         "faults": ["wedge"], "scale": 100, "x": None, "y": "{{ }}",
     }  # fmt: skip
+
+
+def test_a_playbook_without_a_file() -> None:
+    """Made by a program, it resolves to the same plan; what is wrong has a field, and no line."""
+    parts = {"playbook": "x", "hosts": {"box": "demo"}, "server": {"kind": "llamacpp", "port": 18080}}
+    parts["server"]["command"] = ("agent-llama-server",)  # type: ignore[index]
+    assert resolve(Playbook.model_validate(parts), read=reader) == plan(HEAD)
+    with pytest.raises(PlaybookError) as error:
+        resolve(Playbook.model_validate({**parts, "states": {"a": {"after": "b", "do": ("probe",)}}}), read=reader)
+    assert [(one.code, one.line, one.field) for one in error.value.problems] == [("E_GRAPH", 0, "states.a.after")]
 
 
 def test_a_plan_is_frozen() -> None:
