@@ -129,20 +129,23 @@ ag_acquire() { # OWNER TTL [EPOCH TO TAKE OVER]
 }
 ag_status() { ag_base && ag_key "$1" && ag_state; } # KEY
 
+ag_room() {
+  set -- $(df -Pk "$base" | tail -n 1); ag_number "${4-}" || { echo "ERR space unknown"; return 74; }
+  [ "$4" -ge 65536 ] || { echo "ERR space $4 KiB free in $base, 65536 wanted"; return 74; }
+}
 ag_start() { # KEY EPOCH DIGEST TOTAL LENGTH ROLE: on standard input, in base64, the command file and then the secrets
   ag_base make && ag_key "$1" || return
   epoch=$2 dig=$3 total=$4 len=$5 role=$6 in=$base/in.$ag_nonce
   trap 'rm -f "$in" "$in".*' EXIT
   # All input is read and checked before any lock is taken: one dead laptop must not hold up everybody else.
-  base64 -d >"$in" 2>/dev/null || { echo "ERR payload"; return 65; }
+  base64 -d >"$in" 2>/dev/null || { ag_room || return; echo "ERR payload"; return 65; }
   set -- $(sha256sum <"$in"); [ "$1" = "$total" ] || { echo "ERR payload"; return 65; }
   head -c "$len" "$in" >"$in.cmd"; tail -c +$((len+1)) "$in" >"$in.env"
   set -- $(sha256sum <"$in.cmd"); [ "$1" = "$dig" ] || { echo "ERR payload"; return 65; }
   ag_fence || return
   mkdir -p "$base/runs"
   if [ -d "$d" ]; then ag_state "$dig"; return; fi
-  set -- $(df -Pk "$base" | tail -n 1); ag_number "${4-}" || { echo "ERR space unknown"; return 74; }
-  [ "$4" -ge 65536 ] || { echo "ERR space $4 KiB free in $base, 65536 wanted"; return 74; }
+  ag_room || return
   mkdir "$d" 2>/dev/null || { ag_state "$dig"; return; }
   exec 9>>"$d/alive"; flock -w 5 9 || { echo "ERR lock"; return 73; }
   printf '%-63s\n' '' >"$d/exit.pre" && mv "$in.cmd" "$d/cmd" && ag_put "$d/digest" "$dig" || { rm -rf "$d"; echo "ERR space"; return 74; }

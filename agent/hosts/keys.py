@@ -52,6 +52,9 @@ class KnownHosts:
         known = asyncssh.match_known_hosts(self.parsed, host, addr, port if port != 22 else None)
         place = host if port == 22 else f"[{host}]:{port}"
         shown = f"{key.get_algorithm()} {key.get_fingerprint()}"
+        # asked for by its bracketed name: with a port, revoked keys alone count as no entry
+        if key in known[2] or key in asyncssh.match_known_hosts(self.parsed, place, "", None)[2]:
+            return HostError(f"the host key of {place} is revoked: {shown}", f"see {self.file}", "E_HOSTKEY_REVOKED")
         if known[0]:
             had = ", ".join(sorted(other.get_fingerprint() for other in known[0]))
             return HostError(

@@ -70,7 +70,7 @@ class LocalHost(ShellHost):
         self._login = login
         self._pipes: set[_ProcessPipe] = set()
 
-    async def open_pipe(self, mark: str) -> Pipe:
+    async def open_pipe(self, mark: str) -> Pipe | None:
         """Start a shell in a session of its own, so that an interrupt at the terminal does not reach it."""
         process = await asyncio.create_subprocess_exec(
             *self._login,

@@ -27,6 +27,7 @@ _SECTION = re.compile(r"[^\\\x00-\x1f\x7f]{1,200}")
 SHELLS_MAX = 24
 """Shells to one host at the same time; a connection of its own carries at most 8 of them."""
 IDLE_SHELLS_MAX = 3
+ROOM_PAUSE_S = 0.02
 GREETING_BYTES_MAX = 1 << 20
 """What the start-up files of a login may print before our shell begins."""
 
@@ -165,8 +166,8 @@ class ShellHost:
         self._busy: set[Shell] = set()
         self._slots = asyncio.Semaphore(SHELLS_MAX)
 
-    async def open_pipe(self, mark: str) -> Pipe:
-        """Open a pipe to a login that runs ``greeting(mark)``."""
+    async def open_pipe(self, mark: str) -> Pipe | None:
+        """Open a pipe to a login that runs ``greeting(mark)``; None when the host has no room for another now."""
         raise NotImplementedError
 
     async def open(self) -> None:
@@ -200,12 +201,16 @@ class ShellHost:
                 shell.drop()
 
     async def _ready_shell(self) -> Shell:
-        while self._idle:
-            shell = self._idle.pop()
-            if shell.usable:
-                return shell
-        mark = fresh_nonce()
-        shell = Shell(await self.open_pipe(mark))
+        mark, pipe = fresh_nonce(), None
+        while pipe is None:
+            while self._idle:
+                shell = self._idle.pop()
+                if shell.usable:
+                    return shell
+            pipe = await self.open_pipe(mark)
+            if pipe is None:
+                await asyncio.sleep(ROOM_PAUSE_S)
+        shell = Shell(pipe)
         try:
             await shell.greet(mark)
         except BaseException:

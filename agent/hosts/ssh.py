@@ -32,6 +32,7 @@ LOGIN_TIMEOUT_S = 30
 CHANNELS_MAX = 8
 """OpenSSH allows 10 sessions a connection and refuses the next at once."""
 CONNECTIONS_MAX = 4
+REFUSALS_MAX = 20
 BACKOFF_S_MAX = 60.0
 _COMPLAINT_BYTES_MAX = 4096
 _UNREAD_BYTES_MAX = 4 << 20
@@ -60,6 +61,13 @@ class _Channel(asyncssh.SSHClientSession[bytes]):
 
     def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
         self._chan = chan
+        if self._ended:
+            chan.close()
+
+    def abandon(self) -> None:
+        """Close the channel as soon as it is open: nobody waits for it any more."""
+        self._ended = True
+        self.close()
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
         self._link.quicken()
@@ -131,6 +139,7 @@ class _Link(asyncssh.SSHClient):
         self.refused_key: HostError | None = None
         self._channels: set[_Channel] = set()
         self._opening = 0
+        self._one_by_one = asyncio.Lock()
         self._conn: asyncssh.SSHClientConnection | None = None
         self._socket: socket.socket | None = None
 
@@ -169,20 +178,26 @@ class _Link(asyncssh.SSHClient):
         """Open a channel; None when the server allows no more of them on this connection."""
         if self._conn is None:
             return None
-        self._opening += 1
         channel = _Channel(self)
+        self._opening += 1
         try:
-            await self._conn.create_session(
-                lambda: channel, command, encoding=None, request_pty=False, env=(), send_env=()
-            )
+            async with self._one_by_one:  # so that a refusal says how many are allowed
+                if len(self._channels) >= self.capacity:
+                    return None
+                await self._conn.create_session(
+                    lambda: channel, command, encoding=None, request_pty=False, env=(), send_env=()
+                )
+                self._channels.add(channel)
         except asyncssh.ChannelOpenError as error:
             if not self.alive or self._conn.is_closed():
                 raise CarrierLostError(f"the connection was lost: {error}") from None
             self.capacity = len(self._channels)
             return None
+        except BaseException:
+            channel.abandon()
+            raise
         finally:
             self._opening -= 1
-        self._channels.add(channel)
         return channel
 
     async def close(self) -> None:
@@ -222,33 +237,35 @@ class SSHHost(ShellHost):
         self.trouble = ""
         """Why the last attempt to connect failed; '' when it did not."""
 
-    async def open_pipe(self, mark: str) -> Pipe:
+    async def open_pipe(self, mark: str) -> Pipe | None:
         """Open a channel on a connection with room for one, making a connection where there is none."""
-        while True:
+        for _ in range(REFUSALS_MAX):
             link = await self._link()
+            if link is None:
+                return None
             channel = await link.channel(greeting(mark))
             if channel is not None:
                 return channel
-            if link.capacity == 0 and link.alive:
-                raise HostError(
-                    f"{self.name} allows no session on a connection",
-                    "look at MaxSessions and ForceCommand there",
-                    "E_HOST_SSH",
-                )
+            # None at all: perhaps the server has not yet seen that an earlier one was closed.
+            if link.capacity == 0:
+                link.capacity = 1
+                await asyncio.sleep(0.1)
+        raise HostError(
+            f"{self.name} allows no session on a connection", "look at MaxSessions and ForceCommand there", "E_HOST_SSH"
+        )
 
-    async def _link(self) -> _Link:
+    async def _link(self) -> _Link | None:
+        """Return a connection with room for a channel; None when there are as many as may be, all full."""
         async with self._lock:
-            while True:
-                self._links = [link for link in self._links if link.alive]
-                for link in self._links:
-                    if link.free:
-                        return link
-                if len(self._links) >= CONNECTIONS_MAX:
-                    await asyncio.sleep(0.05)
-                    continue
-                link = await self._reconnect()
-                self._links.append(link)
-                return link
+            self._links = [link for link in self._links if link.alive]
+            for link in self._links:
+                if link.free:
+                    return link
+            if len(self._links) >= CONNECTIONS_MAX:
+                return None
+            link = await self._reconnect()
+            self._links.append(link)
+            return link
 
     async def _reconnect(self) -> _Link:
         """Connect; a host that was reached before is tried again for as long as the caller waits."""

@@ -25,7 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 
 @pytest.fixture(params=["local", pytest.param("ssh", marks=pytest.mark.real)])
 def way(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
-    """A host by either transport, with a folder of its own where that is possible."""
+    """Give a host by either transport, with a folder of its own where that is possible."""
     if request.param == "local":
         base = tmp_path / "base"
         monkeypatch.setenv("AGENT_HOST_BASE", str(base))

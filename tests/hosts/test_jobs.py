@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -138,7 +139,7 @@ def test_a_secret_goes_only_into_the_job(way: Way) -> None:
 
     async def body() -> None:
         async with way.open() as box:
-            job = {"secrets": {"TOKEN": "token"}, "env": {"PLAIN": "x"}}
+            job: dict[str, Any] = {"secrets": {"TOKEN": "token"}, "env": {"PLAIN": "x"}}
             key, _ = await box.start("sh", "-c", 'echo "$TOKEN"; sleep 0.3; exit ${#TOKEN}', **job)
             shown = subprocess.run(["ps", "-ww", "-e", "-o", "args"], capture_output=True, check=True).stdout
             assert SECRET.encode() not in shown
@@ -156,16 +157,18 @@ def test_a_secret_goes_only_into_the_job(way: Way) -> None:
 def test_a_job_gets_the_logins_surroundings(way: Way) -> None:
     """Our own umask, PATH and locale stay with us; interrupts work; what a job needs to be found by is there."""
     script = (
-        'umask; echo "${LC_ALL-unset}"; echo "$PATH"; echo "$SPT_NOENV $AGENT_RUN_KEY"; echo "${AGENT_HOST_BASE-none}"; '
+        'umask; echo "${LC_ALL-unset}"; echo "$PATH"; echo "$SPT_NOENV $AGENT_RUN_KEY"; '
+        'echo "${AGENT_HOST_BASE-none}"; '
         "pwd; grep SigIgn /proc/self/status; ulimit -c; cat hello.txt"
     )
 
     async def body() -> None:
         async with way.open() as box:
             key, _ = await box.start(
-                "sh", "-c", script + ' "$1"; echo "$E"', "x", "@job/b.bin", files={"hello.txt": "hello", "b.bin": "binary"},
+                *("sh", "-c", script + ' "$1"; echo "$E"', "x", "@job/b.bin"),
+                files={"hello.txt": "hello", "b.bin": "binary"},
                 env={"E": "@job/z"},
-            )  # fmt: skip
+            )
             outcome = await box.follow(key)
             assert isinstance(outcome, Completed), outcome
             lines = outcome.out.raw().split(b"\n")

@@ -45,7 +45,7 @@ async def owned(box: Campaign, *keys: str) -> tuple[Process, ...]:
 async def send(box: Campaign, name: str, targets: list[tuple[int, int]], key: str = "") -> dict[int, str]:
     """Send a signal; return what became of each target."""
     wanted = tuple(Target(pid=pid, start=start) for pid, start in targets)
-    outcome = await box.do(Signal(host="box", signal=name, targets=wanted, key=key))  # type: ignore[arg-type]
+    outcome = await box.do(Signal(host="box", signal=name, targets=wanted, key=key))
     assert isinstance(outcome, Completed), outcome
     return {int(line.split()[1]): line.split()[0] for line in outcome.out.string().splitlines()}
 
@@ -89,7 +89,10 @@ def test_only_what_is_identified_gets_a_signal(way: Way) -> None:
                 me = start_time(os.getpid())
                 assert me is not None
                 told = await send(
-                    box, "KILL", [(stranger.pid, start), (mine.pid, mine.start + 1), (os.getpid(), me), (gone.pid, 1)], key
+                    box,
+                    "KILL",
+                    [(stranger.pid, start), (mine.pid, mine.start + 1), (os.getpid(), me), (gone.pid, 1)],
+                    key,
                 )
                 expected = {stranger.pid: "REFUSED", mine.pid: "REFUSED", os.getpid(): "REFUSED", gone.pid: "GONE"}
                 if way.address == "box":
