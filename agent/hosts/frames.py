@@ -37,7 +37,7 @@ class Frame:
         self._begin = f"#{nonce}\n".encode()
         self._end = re.compile(rb"\n#%s done (\d{1,3})\n" % nonce.encode())
         self._begun = False
-        self._head_max, self._tail_max = head_max, tail_max
+        self._head_max, self._tail_max = head_max + 1, tail_max  # and the begin mark's own line end
         self._head, self._tail, self._dropped = bytearray(), bytearray(), 0
 
     def feed(self, data: bytes) -> bool:
@@ -73,7 +73,6 @@ class Frame:
         if self._head or len(rest) > self._head_max + self._tail_max:
             self._trim()
         out = bytes(self._head + self._tail)
-        # The begin mark's own line end.
         self.answer = Answer(status, out.removeprefix(b"\n"), self._dropped)
 
 
@@ -99,7 +98,7 @@ class LineFrame:
         for line in lines:
             if line.startswith(self._done) and line[len(self._done) :].isdigit():
                 self.status = int(line[len(self._done) :])
-            elif line == self._begin:
+            elif line.endswith(self._begin):  # what came before may have left its line open
                 self._begun, found = True, []
             elif self._begun and line:
                 found.append(bytes(line[:LINE_BYTES_MAX]))

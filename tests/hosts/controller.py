@@ -25,4 +25,5 @@ def job(mark: str, size: int) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:6], int(sys.argv[6])))
+    address, config, base, key, mark, size = sys.argv[1:]
+    asyncio.run(main(address, config, base, key, mark, int(size)))
