@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import re2
@@ -78,6 +79,10 @@ class Workers(Guard):
     poll: ClassVar[bool] = True
     guard: Literal["workers"] = "workers"
     at_least: int | None = Field(default=None, ge=1)
+    settle: Seconds = 10.0
+    """A number of processes that held so long is a level."""
+    patience: Seconds = 60.0
+    """So long below the lowest level of this start, without a new phase, means that one of them died."""
 
     def judge(self, evidence: Evidence) -> Verdict:
         """See the class."""
@@ -94,12 +99,39 @@ class Workers(Guard):
         facts = evidence.watch()
         if facts is None or facts.workers is None:
             return unknown("the server's processes were not counted", f"{wanted} processes")
+        level = self._level(evidence, facts, wanted)
+        if facts.workers >= wanted and level is not None and facts.workers < level:
+            saw = f"{facts.workers} processes for {duration_text(self.patience)} or longer, {level} before"
+            return failed(Finding.DEAD_RANK, saw, f"{level} processes", remedy)
         if facts.workers >= wanted:
             return passed(f"{facts.workers} processes")
         if facts.workers_max >= wanted:
             saw = f"{facts.workers} processes are left of {facts.workers_max}"
             return failed(Finding.DEAD_RANK, saw, f"{wanted} processes", remedy)
         return waiting(f"{facts.workers} processes so far", f"{wanted} processes")
+
+    def _level(self, evidence: Evidence, facts: WatchFacts, wanted: int) -> int | None:
+        """Return the lowest number of processes that held for a while, if the newest number can be held against it.
+
+        The host counts everything in the job: helpers come and go above the level, a dead rank goes below it. The
+        newest number counts once it has lasted, with no new phase since.
+        """
+        answer = next((answer for answer in reversed(evidence.answers) if answer.role == "watch"), None)
+        counts: list[tuple[float, int]] = []
+        for at, text in answer.parts if answer is not None else ():
+            for line in text.split("\n"):
+                word, _, number = line.partition(" ")
+                if word == "workers" and number.isdigit() and (not counts or counts[-1][1] != int(number)):
+                    counts.append((at, int(number)))
+        phases = [at for at, line in facts.log if evidence.kind.phase(line) is not None]
+        if not counts or evidence.now - max([counts[-1][0], *phases[-1:]]) < self.patience:
+            return None
+        held = [
+            count
+            for (at, count), (until, _) in itertools.pairwise(counts)
+            if count >= wanted and until - at >= self.settle
+        ]
+        return min(held, default=None)
 
     def _missing_ranks(self, evidence: Evidence) -> list[int]:
         """Return ranks without a living process, where the processes name theirs and were listed."""
@@ -224,8 +256,8 @@ class Progressing(Guard):
         stalled = getattr(evidence.kind, "stalled", None)
         advance = getattr(evidence.kind, "advance", None)
         for at, line in facts.log:
-            words = without_stamp(line)
             found = evidence.kind.phase(line)
+            words = without_stamp(line) if found is not None else ""
             if found is not None and words not in seen:
                 phase = advance(phase, found) if advance is not None else found
                 since, stalls = at, 0

@@ -58,7 +58,7 @@ def section_of(processes: Sequence[Process]) -> SectionResult:
     lines.append("=stat")
     rows = processes or (Process(1, 0, 1, 1, "S", 0, "root", 0, 0, ("init",)),)
     for process in rows:
-        ids = f"{process.ppid} {process.pgid} {process.sid} {process.start} 0"
+        ids = f"{process.ppid} {process.pgid} {process.sid} {process.start} 0 -"
         lines.append(f"{process.pid} ({process.comm}) {process.state[:1]} {ids}")
     return SectionResult(status=0, out="\n".join([*lines, "=users", "=end"]))
 

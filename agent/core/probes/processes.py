@@ -20,19 +20,23 @@ if TYPE_CHECKING:
     from ..plan import Replaces
 
 _ARGV = (
-    # One grep for all processes; a grep without -z (old busybox) falls back to a loop.
+    # One grep for all processes; a grep without -z (old busybox) falls back to a loop. The grep's own arguments
+    # are the names of all those files: they are left out.
     "if printf a | grep -azq a 2>/dev/null; then "
     "grep -azH '' [0-9]*/cmdline | tr '\\n\\000' '\\001\\n'; "
     "else for f in [0-9]*/cmdline; do tr '\\n\\000' '\\001\\n' <\"$f\" | sed \"s|^|$f:|\"; echo; done; "
     "fi 2>/dev/null | "
-    'awk \'{ i = index($0, "/cmdline:"); if (!i) next; p = substr($0, 1, i - 1); '
-    "if ((n[p] += length($0)) <= 16384) print p, substr($0, i + 9, 2048) }'"
+    'awk \'{ i = index($0, "/cmdline:"); if (!i) next; p = substr($0, 1, i - 1); v = substr($0, i + 9, 2048); '
+    'if (v ~ /^[0-9]+\\/cmdline$/) next; if (index(v, "( LC_ALL=C; ") == 1) v = "(probe)"; '
+    "if ((n[p] += length(v)) <= 16384) print p, v }'"
 )
 _STAT = (
     # Threads of the kernel (flag 0x200000) can hold nothing of ours and are left out.
-    'cat [0-9]*/stat 2>/dev/null | awk \'{ s = $0; sub(/^.*\\) /, "", s); n = split(s, f, " "); '
-    "if (n < 22 || int(f[7] / 2097152) % 2) next; "
-    "print substr($0, 1, length($0) - length(s) - 1), f[1], f[2], f[3], f[4], f[20], f[22] }'"
+    "{ grep -H '^Uid:' [0-9]*/status; cat [0-9]*/stat; } 2>/dev/null | awk '"
+    '$1 ~ /^[0-9]+\\/status:Uid:$/ { p = $1; sub(/\\/.*/, "", p); u[p] = $3; next } '
+    '{ s = $0; sub(/^.*\\) /, "", s); n = split(s, f, " "); if (n < 22 || int(f[7] / 2097152) % 2) next; '
+    'h = substr($0, 1, length($0) - length(s) - 1); o = ($1 in u) ? u[$1] : "-"; '
+    "print h, f[1], f[2], f[3], f[4], f[20], f[22], o }'"
 )
 _USERS = (
     "u=$(grep -h '^Uid:' [0-9]*/status 2>/dev/null | cut -f3 | sort -un); "
@@ -40,9 +44,7 @@ _USERS = (
 )
 COMMAND = (
     'cd /proc || exit 3; echo "=self $$ $(getconf PAGESIZE 2>/dev/null || echo 4096)"; '
-    f"echo =argv; {_ARGV}; "
-    "echo =uid; grep -H '^Uid:' [0-9]*/status 2>/dev/null | sed 's|/status:Uid:||' | cut -f1,3; "
-    f"echo =stat; {_STAT}; echo =users; {_USERS}; echo =end"
+    f"echo =argv; {_ARGV}; echo =stat; {_STAT}; echo =users; {_USERS}; echo =end"
 )
 
 ENGINE_TITLES = ("sglang::", "VLLM::")
@@ -97,7 +99,7 @@ def processes_section() -> Section:
     return section("processes", COMMAND)
 
 
-_ROW = re.compile(r"(\d+) \((.*)\) (\S) (\d+) (\d+) (\d+) (\d+) (-?\d+)", re.ASCII | re.DOTALL)
+_ROW = re.compile(r"(\d+) \((.*)\) (\S) (\d+) (\d+) (\d+) (\d+) (-?\d+) (\d+|-)", re.ASCII | re.DOTALL)
 
 
 @lru_cache(maxsize=16)
@@ -105,7 +107,7 @@ def read_processes(result: SectionResult | None) -> tuple[Process, ...] | None:
     """Read the section; None when it did not come to its end."""
     if result is None:
         return None
-    parts: dict[str, list[str]] = {"self": [], "argv": [], "uid": [], "stat": [], "users": []}
+    parts: dict[str, list[str]] = {"self": [], "argv": [], "stat": [], "users": []}
     name = ""
     for line in result.out.split("\n"):
         if line == "=end":
@@ -128,8 +130,6 @@ def _processes(parts: dict[str, list[str]]) -> tuple[Process, ...] | None:
         user, _, number = line.rpartition(":")
         if number.isdigit():
             users.setdefault(int(number), user)
-    cells = (line.partition("\t") for line in parts["uid"])
-    owners = {int(number): int(owner) for number, _, owner in cells if number.isdigit() and owner.isdigit()}
     argv: dict[int, list[str]] = {}
     for line in parts["argv"]:
         number, _, word = line.partition(" ")
@@ -140,7 +140,7 @@ def _processes(parts: dict[str, list[str]]) -> tuple[Process, ...] | None:
         match = _ROW.fullmatch(line)
         if match is None:
             return None  # a row that cannot be read might be the one that matters
-        pid, uid = int(match[1]), owners.get(int(match[1]))
+        pid, uid = int(match[1]), int(match[9]) if match[9] != "-" else None
         words = argv.get(pid, [])
         while words and not words[-1]:
             words.pop()  # what a changed title leaves behind

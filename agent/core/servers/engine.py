@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import re2
@@ -63,6 +64,15 @@ class Engine(ServerKind):
     port_flag = "port"
     parallel_flag = "tensor-parallel-size"
 
+    def __init__(self) -> None:
+        # A log is read from its start with every new line of it: each line is matched once and remembered.
+        remember = lru_cache(maxsize=16384)
+        self._phase_of: Callable[[str], str | None] = remember(lambda line: _first(self.phases, last_segment(line)))
+        self._fatal_of: Callable[[str], Fatal | None] = remember(
+            lambda line: _condemned((*self.fatals, *CUDA_FATAL), line)
+        )
+        self._cause_of: Callable[[str], Fatal | None] = remember(lambda line: _condemned((*self.causes, *CAUSES), line))
+
     def canonical(self, name: str) -> str:
         """Return the flag's own name, with dashes and without the leading ones."""
         plain = name.lstrip("-").replace("_", "-")
@@ -84,8 +94,7 @@ class Engine(ServerKind):
 
     def phase(self, line: str) -> str | None:
         """See the base class."""
-        text = last_segment(line)
-        return next((phase for pattern, phase in self.phases if re2.search(pattern, text)), None)
+        return self._phase_of(line)
 
     def advance(self, before: str, found: str) -> str:
         """Return the phase of a start that was in ``before`` and now prints a line of ``found``."""
@@ -93,11 +102,11 @@ class Engine(ServerKind):
 
     def fatal(self, line: str) -> Fatal | None:
         """See the base class."""
-        return _first((*self.fatals, *CUDA_FATAL), line)
+        return self._fatal_of(line)
 
     def cause(self, line: str) -> Fatal | None:
         """Return why a server died, if this line may be the reason; alone it proves nothing."""
-        return _first((*self.causes, *CAUSES), line)
+        return self._cause_of(line)
 
     def stalled(self, line: str) -> bool:
         """Whether the engine complains in this line that it waits for itself."""
@@ -118,9 +127,13 @@ class Engine(ServerKind):
 _PLACE = re2.compile(r"^\[[a-z_]+\.py:\d+\] ")
 
 
-def _first(patterns: Sequence[tuple[str, Finding]], line: str) -> Fatal | None:
+def _first(patterns: Sequence[tuple[str, Any]], text: str) -> Any:
+    return next((found for pattern, found in patterns if re2.search(pattern, text)), None)
+
+
+def _condemned(patterns: Sequence[tuple[str, Finding]], line: str) -> Fatal | None:
     text = _PLACE.sub("", without_stamp(line))
-    found = next((finding for pattern, finding in patterns if re2.search(pattern, text)), None)
+    found = _first(patterns, text)
     return Fatal(found, text[:400]) if found is not None else None
 
 

@@ -44,8 +44,7 @@ def processes(*rows: tuple[int, int, int, str], start: int = 500, state: str = "
     """Return the section of processes given as (pid, ppid, sid, command line)."""
     out = ["=self 99990 4096", "=argv"]
     out += [f"{pid} {word}" for pid, _, _, line in rows for word in line.split(" ")]
-    out += ["=uid", *(f"{pid}\t1000" for pid, *_ in rows), "=stat"]
-    out += [f"{pid} (x) {state} {ppid} {sid} {sid} {start} 10" for pid, ppid, sid, _ in rows]
+    out += ["=stat", *(f"{pid} (x) {state} {ppid} {sid} {sid} {start} 10 1000" for pid, ppid, sid, _ in rows)]
     return 0, "\n".join([*out, "=users", "bench:1000", "=end"])
 
 

@@ -122,6 +122,19 @@ def test_workers_are_counted_and_a_missing_rank_is_named() -> None:
     assert Scene().judge("workers").result is Result.UNKNOWN
 
 
+def test_a_rank_that_dies_while_it_loads_is_found_although_helpers_hide_the_number() -> None:
+    """The job has more processes than ranks; helpers end without harm, a rank does not come back."""
+    begin = (5.0, "log 0 [2026-02-14 13:00:21 TP0] Load weight begin. avail mem=93.90 GB")
+    rise = [LIVE, (1.0, "workers 2"), (3.0, "workers 13"), begin]
+    helpers = [*rise, (30.0, "workers 17"), (60.0, "workers 13")]
+    assert Scene(gpus=8, now=200.0).watch(*helpers).judge("workers").result is Result.PASS
+    dead = [*rise, (60.0, "workers 12")]
+    assert Scene(gpus=8, now=100.0).watch(*dead).judge("workers").result is Result.PASS
+    assert Scene(gpus=8, now=125.0).watch(*dead).judge("workers").finding is Finding.DEAD_RANK
+    goes_on = (110.0, "log 0 [2026-02-14 13:02:21 TP0] Load weight end. elapsed=100 s, type=X")
+    assert Scene(gpus=8, now=125.0).watch(*dead, goes_on).judge("workers").result is Result.PASS
+
+
 def test_the_listener_must_belong_to_the_launched_job() -> None:
     """By the session that our supervisor leads, and only while it is our supervisor."""
     rows = ((4000, 1, 4000, "sh run"), (4001, 4000, 4000, "server"), (77, 1, 77, "old server"))
