@@ -13,7 +13,9 @@ import json
 import re
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
-from typing import NoReturn
+from typing import Any, NoReturn
+
+import re2
 
 SECRET_CHARS_MIN = 8
 """A shorter value would redact ordinary text."""
@@ -57,11 +59,11 @@ _SHAPES: tuple[tuple[str, bytes], ...] = (
     ("github", rb"\b(?:gh[pousr]_[A-Za-z0-9]{20,250}|github_pat_[A-Za-z0-9_]{20,250})"),
     ("aws", rb"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
     ("slack", rb"\bxox[a-z]-[A-Za-z0-9-]{10,250}"),
-    ("jwt", rb"\beyJ[A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]{8,4096}(?:\.[A-Za-z0-9_-]{0,1024})?"),
-    ("bearer", rb"(?i:\bBearer\s{1,4})(?P<bearer>[A-Za-z0-9._~+/-]{8,4096}={0,2})"),
+    ("jwt", rb"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"),
+    ("bearer", rb"(?i:\bBearer\s{1,4})(?P<bearer>[A-Za-z0-9._~+/-]{8,}={0,2})"),
     (
         "private-key",
-        rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]{0,32768}(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?",
+        rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]*(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?",
     ),
     (
         "assigned",
@@ -75,8 +77,21 @@ _SHAPES: tuple[tuple[str, bytes], ...] = (
         rb"(?i:--(?:[a-z0-9-]{1,30}-)?(?:api-key|token|password|secret|hf-token))(?:=|\s{1,4})(?P<option>[^\s'\"-][^\s'\"]{3,511})",
     ),
 )
-_SHAPE = re.compile(b"|".join(b"(?P<S%d>%s)" % (index, pattern) for index, (_, pattern) in enumerate(_SHAPES)))
-_INNER = ("bearer", "single", "double", "option")
+
+
+def _pattern(text: bytes) -> Any:
+    """Compile a pattern on bytes of any encoding; RE2 reads them in linear time, 10 MB in some 30 ms."""
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.max_mem = 64 << 20
+    return re2.compile(text, options)
+
+
+_SHAPE = _pattern(b"|".join(b"(?P<S%d>%s)" % (index, pattern) for index, (_, pattern) in enumerate(_SHAPES)))
+_GROUPS: dict[str, int] = {
+    name.decode() if isinstance(name, bytes) else name: number for name, number in _SHAPE.groupindex.items()
+}
+_INNER = tuple(_GROUPS[name] for name in ("bearer", "single", "double", "option"))
 
 
 def _base64_forms(raw: bytes) -> Iterator[bytes]:
@@ -127,7 +142,8 @@ class Redactor:
             for form in _forms(value):
                 self._marks.setdefault(form, mark)
         forms = sorted(self._marks, key=len, reverse=True)
-        self._known = re.compile(b"|".join(re.escape(form) for form in forms)) if forms else None
+        literal = (b"".join(b"\\x%02x" % byte for byte in form) for form in forms)
+        self._known = _pattern(b"|".join(literal)) if forms else None
         self._longest = max((len(form) for form in forms), default=0)
 
     def _mark(self, name: str, value: bytes) -> bytes:
@@ -138,22 +154,24 @@ class Redactor:
         """Return ``data`` without secrets. What holds none comes back as it is."""
         if self._known is not None:
             data = self._known.sub(lambda match: self._marks[match[0]], data)
-        return _SHAPE.sub(self._shape, data)
+        cleaned: bytes = _SHAPE.sub(self._shape, data)
+        return cleaned
 
     def text(self, text: str) -> str:
         """Return ``text`` without secrets."""
         return self.clean(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
 
-    def _shape(self, match: re.Match[bytes]) -> bytes:
-        group = next((name for name in _INNER if match[name] is not None), None)
-        index = int((match.lastgroup or "S0")[1:]) if group is None else -1
+    def _shape(self, match: Any) -> bytes:
+        whole: bytes = match[0]
+        group = next((number for number in _INNER if match[number] is not None), None)
         if group is None:
-            return self._mark(_SHAPES[index][0], match[0])
-        value = match[group]
+            index = next(index for index in range(len(_SHAPES)) if match[_GROUPS[f"S{index}"]] is not None)
+            return self._mark(_SHAPES[index][0], whole)
+        value: bytes = match[group]
         if value.startswith("«redacted:".encode()):
-            return match[0]
+            return whole
         before, after = match.start(group) - match.start(), match.end(group) - match.start()
-        return match[0][:before] + self._mark("value", value) + match[0][after:]
+        return whole[:before] + self._mark("value", value) + whole[after:]
 
     def stream(self) -> Callable[[bytes, bool], bytes]:
         """Return a cleaner for a stream: ``cleaner(chunk, last)`` returns what is safe to pass on.
