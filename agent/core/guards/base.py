@@ -13,24 +13,31 @@ if TYPE_CHECKING:
     from ..evidence import Evidence
 
 
+def visible(text: str) -> str:
+    """Return text of unknown origin so that it can be shown: what does not print becomes an escape."""
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
 def passed(saw: str) -> Verdict:
     """Say that it holds, and what was seen."""
-    return Verdict(result=Result.PASS, saw=saw)
+    return Verdict(result=Result.PASS, saw=visible(saw))
 
 
 def waiting(saw: str, wanted: str = "", finding: Finding | None = None) -> Verdict:
     """Say that it does not hold yet and may still come."""
-    return Verdict(result=Result.WAIT, saw=saw, wanted=wanted, finding=finding)
+    return Verdict(result=Result.WAIT, saw=visible(saw), wanted=wanted, finding=finding)
 
 
 def unknown(saw: str, wanted: str = "", finding: Finding | None = None) -> Verdict:
     """Say that the evidence does not tell."""
-    return Verdict(result=Result.UNKNOWN, saw=saw, wanted=wanted, finding=finding)
+    return Verdict(result=Result.UNKNOWN, saw=visible(saw), wanted=wanted, finding=finding)
 
 
 def failed(finding: Finding, saw: str, wanted: str, remedy: str = "", also: tuple[Finding, ...] = ()) -> Verdict:
     """Say that it does not hold, of which class, and what would help."""
-    return Verdict(result=Result.FAIL, finding=finding, saw=saw, wanted=wanted, remedy=remedy, also=also)
+    return Verdict(result=Result.FAIL, finding=finding, saw=visible(saw), wanted=wanted, remedy=remedy, also=also)
 
 
 def _seconds(value: Any) -> Any:

@@ -273,8 +273,8 @@ def read_apps(result: SectionResult | None) -> AppTable | None:
     if result.status != 0:
         why = "did not end" if result.status is None else STATUS.get(result.status, f"status {result.status}")
         return AppTable(problem=f"list of compute processes: {why}")
-    if result.out.lstrip().startswith(("{", "WARNING", "=")):
-        return AppTable(problem="list of compute processes: rocm-smi does not say which GPU a process uses")
+    if '{"system"' in result.out or "KFD PIDs" in result.out:
+        return _read_rocm_pids(result.out)
     apps, odd = [], ""
     for line in result.out.splitlines():
         if not line.strip():
@@ -288,7 +288,32 @@ def read_apps(result: SectionResult | None) -> AppTable | None:
         apps.append(
             App(cells[0], int(cells[1]), None if name.startswith("[") else name, None if used is None else int(used))
         )
+    return _table(apps, f"list of compute processes: {odd}" if odd else "")
+
+
+def _table(apps: list[App], problem: str) -> AppTable:
     by_uuid: dict[str, tuple[App, ...]] = {}
     for app in apps:
         by_uuid[app.uuid] = (*by_uuid.get(app.uuid, ()), app)
-    return AppTable(tuple(apps), f"list of compute processes: {odd}" if odd else "", by_uuid)
+    return AppTable(tuple(apps), problem, by_uuid)
+
+
+def _read_rocm_pids(text: str) -> AppTable:
+    """Read rocm-smi's list. It does not say which GPU a process uses: each counts for every GPU (no UUIDs there)."""
+    start = text.find('{"system"')
+    if start < 0:
+        return _table([], "" if "No KFD PIDs" in text else "list of compute processes: rocm-smi's cannot be read")
+    try:
+        system = json.loads(text[start:])["system"]
+    except (ValueError, KeyError, RecursionError):
+        system = None
+    if not isinstance(system, dict):
+        return _table([], "list of compute processes: rocm-smi's cannot be read")
+    apps = []
+    for key, value in system.items():
+        match = re.fullmatch(r"PID(\d{1,9})", key)
+        cells = [cell.strip() for cell in str(value).split(",")]
+        if match is not None:
+            used = int(cells[2]) >> 20 if len(cells) > 2 and cells[2].isdigit() else None
+            apps.append(App("", int(match[1]), cells[0] or None, used))
+    return _table(apps, "")

@@ -44,6 +44,8 @@ _USERS = (
 )
 COMMAND = (
     'cd /proc || exit 3; echo "=self $$ $(getconf PAGESIZE 2>/dev/null || echo 4096)"; '
+    # A host that hides other users' processes (hidepid) cannot be judged by what it shows.
+    "[ -r 1/stat ] || echo =hidden; "
     f"echo =argv; {_ARGV}; echo =stat; {_STAT}; echo =users; {_USERS}; echo =end"
 )
 
@@ -104,12 +106,14 @@ _ROW = re.compile(r"(\d+) \((.*)\) (\S) (\d+) (\d+) (\d+) (\d+) (-?\d+) (\d+|-)"
 
 @lru_cache(maxsize=16)
 def read_processes(result: SectionResult | None) -> tuple[Process, ...] | None:
-    """Read the section; None when it did not come to its end."""
+    """Read the section; None when it did not come to its end, or the host hides the processes of others."""
     if result is None:
         return None
     parts: dict[str, list[str]] = {"self": [], "argv": [], "stat": [], "users": []}
     name = ""
     for line in result.out.split("\n"):
+        if line == "=hidden":
+            return None
         if line == "=end":
             return _processes(parts)
         if line.startswith("=self "):

@@ -23,6 +23,8 @@ QUESTION = "Write the numbers from one to twenty as words, separated by commas:"
 ANSWER_TOKENS = 96
 
 CUDA_FATAL: tuple[tuple[str, Finding], ...] = (
+    # "this process has" is our own; a numbered one beside it is somebody who was there before.
+    (r"CUDA out of memory.*Process \d+ has [\d.]+ [KMG]iB memory in use", Finding.DIRTY_GPU),
     (r"CUDA out of memory|torch\.OutOfMemoryError|cudaErrorMemoryAllocation", Finding.GPU_OOM),
     (r"ncclInvalidUsage|Unrecognized element token", Finding.CONFIG_INVALID),
     (r"ncclUnhandledCudaError|ncclSystemError|unhandled cuda error|unhandled system error", Finding.CRASH),
@@ -135,6 +137,14 @@ def _condemned(patterns: Sequence[tuple[str, Finding]], line: str) -> Fatal | No
     text = _PLACE.sub("", without_stamp(line))
     found = _first(patterns, text)
     return Fatal(found, text[:400]) if found is not None else None
+
+
+def counter(text: str, name: str) -> float | None:
+    """Return the sum of a counter over all its labels in Prometheus' text form; None when it is not there."""
+    found = re2.findall(
+        r"(?m)^" + re2.escape(name) + r"(?:_total)?(?:\{[^}]*\})? (\d+(?:\.\d+)?(?:e\+?\d+)?)\s*$", text
+    )
+    return sum(float(value) for value in found) if found else None
 
 
 def body_of(result: SectionResult | None) -> Any:

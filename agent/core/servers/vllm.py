@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..actions import Section
 from ..observations import SectionResult
-from ..probes.http import get_section, post_section
+from ..probes.http import get_section, post_section, read_http
 from ..probes.logs import arguments, inside, pairs
 from ..values import Finding
 from .base import Effective
-from .engine import ANSWER_TOKENS, QUESTION, Engine, body_of
+from .engine import ANSWER_TOKENS, QUESTION, Engine, body_of, counter
 
 if TYPE_CHECKING:
     from ..plan import Server, Trial
@@ -154,6 +154,11 @@ class Vllm(Engine):
                     length = pairs(line.partition("SpecDecoding metrics: ")[2]).get("Mean acceptance length")
                 if isinstance(length, (int, float)):
                     return float(length)
+        answer = read_http(sections.get("metrics"))
+        if answer is not None and answer[0] == 200:
+            drafts = counter(answer[1], "vllm:spec_decode_num_drafts")
+            accepted = counter(answer[1], "vllm:spec_decode_num_accepted_tokens")
+            return 1 + accepted / drafts if drafts and accepted is not None else None
         return None
 
     def workers(self, server: Server, trial: Trial) -> int:

@@ -195,3 +195,9 @@ def test_log_patterns() -> None:
     assert scene.judge("log_has", pattern="Retract").result is Result.PASS
     assert Scene().watch(LIVE).judge("log_has", pattern="x").result is Result.WAIT
     assert Scene().watch(LIVE, (2.0, "health 200")).judge("log_has", pattern="x").result is Result.FAIL
+
+
+def test_remote_text_in_a_verdict_is_shown_and_not_obeyed() -> None:
+    """Escape sequences, direction marks and the like become visible escapes."""
+    scene = Scene().log("bad \x1b]52;c;x\x07 \u202e line").watch(LIVE)
+    assert scene.judge("log_lacks", pattern="bad").saw == r"the log says: bad \x1b]52;c;x\x07 \u202e line"

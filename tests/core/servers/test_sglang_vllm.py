@@ -100,6 +100,8 @@ STAMP = "(W pid=1) ERROR 02-14 09:32:12 [core.py:1]"
     ("kind", "line", "finding"),
     [
         (SGLANG, "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.", "GPU_OOM"),
+        (SGLANG, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has", "GPU_OOM"),
+        (SGLANG, "CUDA out of memory. of which 1 GiB is free. Process 1234 has 60.1 GiB memory in use.", "DIRTY_GPU"),
         (SGLANG, "Rank 0 scheduler is dead. Exit code: -9", "HOST_OOM"),
         (SGLANG, "Rank 3 scheduler died during initialization (exit code: -9). dmesg", "HOST_OOM"),
         (SGLANG, "[x] Initialization failed. warmup error: Read timed out. (read timeout=600)", "WARMUP_TIMEOUT"),
@@ -138,6 +140,11 @@ def test_decode_lines_of_three_generations() -> None:
         "(E pid=1) INFO 02-14 09:32:12 [m.py:1] SpecDecoding metrics: Mean acceptance length: 2.67, Accepted: 9 tokens"
     )
     assert VLLM.accept_length({}, (spec,)) == 2.67
+    metrics = (
+        'vllm:spec_decode_num_drafts_total{e="0"} 100.0\nvllm:spec_decode_num_accepted_tokens_total{e="0"} 167.0\n'
+    )
+    assert VLLM.accept_length({"metrics": SectionResult(status=0, out=f"{metrics}\nHTTP 200")}, ()) == 2.67
+    assert VLLM.accept_length({"metrics": SectionResult(status=0, out="x 1\nHTTP 200")}, ()) is None
 
 
 def test_printed_arguments_with_brackets_quotes_and_hostile_text() -> None:
