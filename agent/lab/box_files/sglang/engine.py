@@ -5,7 +5,9 @@ Simulated seconds are exact and are part of every answer; wall time is only spen
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import threading
 import time
 from dataclasses import dataclass
@@ -94,6 +96,7 @@ class Engine:
         """Hang for ever when a rank is gone or the fault says so: nobody answers."""
         if self.hung.is_set() or self.ranks.dead():
             self.hung.set()
+            os.kill(os.getpid(), signal.SIGCHLD)  # wakes the main thread, which plays the watchdog
             threading.Event().wait()
 
     def generate(self, prompt: str, tokens: int, quiet: bool = False, sleep: bool = True) -> Answer:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from typing import Any, NoReturn
@@ -18,6 +17,8 @@ from .routes import Routes
 from .startup import Failure, Startup
 from .web import Web
 from .world import World, open_launch
+
+SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
 
 
 def read_json(world: World, name: str) -> dict[str, Any]:
@@ -96,10 +97,10 @@ def serve(engine: Engine, top: dict[str, Any], facts: dict[str, Any], startup: S
     log.say(f"INFO:     Started server process [{os.getpid()}]")
     log.say("INFO:     Waiting for application startup.")
     log.say("INFO:     Application startup complete.")
+    hold_signals()
     if web is None:
         web = bind(engine, top, routes)
     engine.phase = "starting"
-    install_signals(engine)
     log.say(f"INFO:     Uvicorn running on http://{top['host']}:{top['port']} (Press CTRL+C to quit)")
     startup.warm_up()
     engine.phase = "ready"
@@ -126,21 +127,33 @@ def bind(engine: Engine, top: dict[str, Any], routes: Routes) -> Web:
     return web
 
 
-def install_signals(engine: Engine) -> None:
-    """Drain and stop on SIGTERM and SIGINT; before this point the default holds and workers are left behind."""
+def hold_signals() -> None:
+    """Keep signals for ``watch``: a handler would run late, or never, when another thread gets the signal.
 
-    def stop(number: int, _: object) -> None:
-        name = signal.Signals(number).name
-        log.say(f"{name} received. signum=None frame=None. Draining requests and shutting down...")
-        engine.phase = "exiting"
-        threading.Thread(target=drain, args=(engine,), daemon=True).start()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    Before this point the default holds: SIGTERM ends the parent and leaves the workers behind.
+    """
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
 
-def drain(engine: Engine) -> None:
+def watch(engine: Engine) -> NoReturn:
+    """Wait for SIGTERM and SIGINT, and for a rank that died while a request waits for it."""
+    while True:
+        number = signal.sigwait(SIGNALS)
+        if number in (signal.SIGTERM, signal.SIGINT):
+            name = signal.Signals(number).name
+            log.say(f"{name} received. signum=None frame=None. Draining requests and shutting down...")
+            drain(engine)
+        if engine.hung.is_set():
+            time.sleep(engine.world.real_s(engine.config["watchdog_timeout"]))
+            log.say("Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=False)", 0)
+            log.say("SIGQUIT received. signum=None, frame=None. It usually means one child failed.")
+            end(engine.ranks)
+
+
+def drain(engine: Engine) -> NoReturn:
     """Let running requests end, then end the process tree."""
+    engine.phase = "exiting"
     deadline = time.monotonic() + 10
     while engine.running and time.monotonic() < deadline and not engine.hung.is_set():
         time.sleep(0.005)
@@ -156,17 +169,6 @@ def end(ranks: Ranks) -> NoReturn:
     os.kill(os.getpid(), signal.SIGKILL)
     while True:
         signal.pause()
-
-
-def watch(engine: Engine) -> None:
-    """Wait; when a rank dies while a request waits for it, the others' watchdog ends everything."""
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    while True:
-        if engine.hung.wait(None if not engine.ranks.dead() else 0.05):
-            time.sleep(engine.world.real_s(engine.config["watchdog_timeout"]))
-            log.say("Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=False)", 0)
-            log.say("SIGQUIT received. signum=None, frame=None. It usually means one child failed.")
-            end(engine.ranks)
 
 
 def crash(ranks: Ranks, failure: Exception, world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -113,6 +114,7 @@ class Web:
         self.listener.close()
 
     def _accept(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
         while True:
             try:
                 peer, address = self.listener.accept()
