@@ -59,10 +59,10 @@ class Wait(Action):
 
 
 class Cancel(Action):
-    """Give up the open request named; its own observation then says ``cancelled``."""
+    """Give up open requests; each then has its own observation that says ``cancelled``."""
 
     do: Literal["cancel"] = "cancel"
-    request: str
+    requests: tuple[str, ...] = Field(min_length=1)
 
 
 class Ask(Action):

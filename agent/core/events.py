@@ -233,13 +233,17 @@ class Entry:
     event: Any
 
 
-def commit_class(event: Any) -> Literal["A", "B", "C"]:
-    """Return when an event must be on disk: A before its effect starts, B before going on, C with the next A or B."""
+def is_durable(event: Any, *, answers_effect: bool = False) -> bool:
+    """Say whether an event must be on disk before anything else happens.
+
+    So are a request with an effect (before the effect), its answer (``answers_effect``), moves, decisions and
+    whatever an operator said. All else is written in groups, at the latest with the next of those.
+    """
     if isinstance(event, Requested):
-        return "A" if event.action.effect else "C"
-    if isinstance(event, (Opened, Resumed, Moved, Concluded, Instructed)):
-        return "B"
-    return "B" if isinstance(event, Observed) else "C"
+        return event.action.effect
+    if isinstance(event, Observed):
+        return answers_effect
+    return isinstance(event, (Opened, Resumed, Instructed, Moved, Concluded))
 
 
 def map_outputs(event: Any, change: Callable[[Output], Output]) -> Any:

@@ -32,6 +32,8 @@ class Answer:
     closed_s: float | None = None
     parts: list[tuple[float, str]] = field(default_factory=list)
     """Parts of a stream, each with the campaign time at which it came."""
+    superseded: bool = False
+    """The same start was asked again under its key; that answer counts."""
 
     def text(self) -> str | None:
         """Return standard output of a completed request, or None when nothing is known."""

@@ -33,7 +33,7 @@ LADDER: tuple[tuple[str, tuple[str, ...], float, dict[str, str]], ...] = (
     ("probe", ("probe",), 1 * _M, {"pass": "kill", "fail": "hold", **_LOST}),
     ("kill", ("kill",), 3 * _M, {"pass": "verify-clean", "fail": "hold", **_LOST}),
     ("verify-clean", ("clean",), 3 * _M, {"pass": "launch", "settled": "done", "fail": "hold", **_LOST}),
-    ("launch", ("launch",), 1 * _M, {"pass": "health-wait", **_SKIPPED}),
+    ("launch", ("launch",), 1 * _M, {"pass": "health-wait", "fail": "decide", **_LOST}),
     ("health-wait", ("watch", "inspect"), 30 * _M, {"pass": "benchmark", "settled": "done", **_SKIPPED}),
     ("benchmark", ("benchmark",), 30 * _M, {"pass": "profile", **_SKIPPED}),
     ("profile", ("profile",), 10 * _M, {"pass": "decide", **_SKIPPED}),

@@ -1,0 +1,166 @@
+"""What a person sees of a run while it goes on. A display is told of every entry; it never decides anything.
+
+``PlainLines`` for pipes and files, ``JsonLines`` for programs; the live view is in ``agent.cli.live``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import IO, Any, Protocol
+
+from agent.cli.text import one_line, safe
+from agent.core.campaign import Campaign
+from agent.core.events import (
+    Concluded,
+    Entry,
+    Instructed,
+    Judged,
+    Moved,
+    Opened,
+    Proposed,
+    Resumed,
+    Scored,
+)
+from agent.core.values import Result, duration_text
+
+
+class Display(Protocol):
+    """Shows a run."""
+
+    def say(self, text: str) -> None:
+        """Show a remark of the program's own."""
+
+    def show(self, entry: Entry, campaign: Campaign, *, live: bool) -> None:
+        """Show what an entry means. ``live`` is false for entries that were recorded before."""
+
+    def close(self) -> None:
+        """Give the terminal back."""
+
+
+class PlainLines:
+    """One line for each thing that matters."""
+
+    def __init__(self, out: IO[str] = sys.stdout) -> None:
+        self._out = out
+
+    def say(self, text: str) -> None:
+        """See Display."""
+        print(safe(text), file=self._out, flush=True)
+
+    def show(self, entry: Entry, campaign: Campaign, *, live: bool) -> None:
+        """See Display."""
+        if live and (line := line_of(entry, campaign)):
+            self.say(line)
+
+    def close(self) -> None:
+        """See Display."""
+
+
+class JsonLines:
+    """Every entry as one line of JSON, without what the host printed."""
+
+    def __init__(self, out: IO[str] = sys.stdout) -> None:
+        self._out = out
+
+    def say(self, text: str) -> None:
+        """See Display."""
+        print(json.dumps({"say": text}), file=self._out, flush=True)
+
+    def show(self, entry: Entry, campaign: Campaign, *, live: bool) -> None:
+        """See Display."""
+        if live:
+            print(json.dumps(entry_json(entry, campaign)), file=self._out, flush=True)
+
+    def close(self) -> None:
+        """See Display."""
+
+
+def entry_json(entry: Entry, campaign: Campaign | None = None) -> dict[str, Any]:
+    """Return an entry for programs. Plans and outputs stay in the journal."""
+    event = entry.event.model_dump(mode="json", exclude_defaults=True, exclude={"plan", "playbook"})
+    event.setdefault("kind", entry.event.kind)
+    head = {"seq": entry.seq, "wall_ns": entry.wall_ns, "lane": entry.lane, "host": entry.host}
+    if campaign is not None:
+        head["campaign_s"] = round(campaign.now, 3)
+    return head | {"event": event}
+
+
+def stamp(campaign: Campaign) -> str:
+    """Campaign time in a column."""
+    return f"{duration_text(campaign.now):>7}"
+
+
+def line_of(entry: Entry, campaign: Campaign) -> str | None:
+    """Return an entry as a line for people, or None when it is not worth one."""
+    event = entry.event
+    match event:
+        case Opened():
+            return opening(event)
+        case Resumed():
+            return f"{stamp(campaign)}  resumed after {duration_text(event.gap_s)} without a controller"
+        case Instructed():
+            return f"{stamp(campaign)}  order: {event.order.order} {('by ' + event.by) if event.by else ''}".rstrip()
+        case Proposed():
+            return f"{stamp(campaign)}  trial {event.trial.id} ({one_line(event.trial.label(), 80)}) on {event.launch}: {one_line(event.because, 200)}"
+        case Moved():
+            return f"{stamp(campaign)}  {event.source or 'start':>12} ─{event.outcome}→ {event.state}  {one_line(event.because, 300)}".rstrip()
+        case Judged() if event.verdict.result is Result.FAIL:
+            verdict = event.verdict
+            words = f"{verdict.finding or ''} {verdict.saw}; wanted {verdict.wanted}".strip()
+            tail = f"\n{'':9}  → {safe(verdict.remedy)}" if verdict.remedy else ""
+            return f"{stamp(campaign)}  ✗ {event.guard}: {one_line(words, 400)}{tail}"
+        case Scored():
+            return f"{stamp(campaign)}  {score_line(event, campaign)}"
+        case Concluded():
+            return "\n".join(conclusion(event, campaign))
+    return None
+
+
+def opening(event: Opened) -> str:
+    """Return the first line of whatever shows a run; a rehearsal says so here."""
+    plan = event.plan
+    mark = f"REHEARSAL ({event.rehearsal}): numbers below are simulated\n" if event.rehearsal else ""
+    hosts = ", ".join(f"{host.name} = {host.address}" for host in plan.hosts.values())
+    return f"{mark}campaign {event.campaign[:8]}: {plan.name} ({plan.aim}) on {safe(hosts)}"
+
+
+def score_line(event: Scored, campaign: Campaign) -> str:
+    """Say what a trial was worth."""
+    metric = campaign.plan.goal.metric
+    if not event.valid or metric not in event.values:
+        return f"= {event.trial}: not valid ({event.finding or 'no numbers'})"
+    spread = event.deviations.get(metric, 0.0)
+    extra = "".join(
+        f", {name.replace('_', ' ')} {event.values[name]:.3g}"
+        for name in ("accept_len", "ttft_ms_mean")
+        if name in event.values
+    )
+    return f"= {event.trial}: {metric} {event.values[metric]:.4g} ± {spread:.2g} ({event.repeats} repeats){extra}"
+
+
+def conclusion(event: Concluded, campaign: Campaign) -> list[str]:
+    """Return the decision in a few lines."""
+    lines = ["", f"decision: {event.word.upper()}"]
+    if event.ratio is not None:
+        interval = (
+            f", {event.level:.0%} interval {_percent(event.low)} … {_percent(event.high)}"
+            f" from {event.launches} confirmation launches"
+            if event.low is not None
+            else " (exploration only, no interval)"
+        )
+        winner = next((r.trial.label() for r in campaign.history if r.trial.id == event.winner), event.winner)
+        lines.append(f"  {one_line(winner)} against {event.baseline}: {event.metric} {_percent(event.ratio)}{interval}")
+        goal = campaign.plan.goal
+        lines.append(
+            f"  goal: {goal.metric} {'+' if goal.direction == 'up' else '-'}{goal.improve:.3g}".replace("+0.", "+0.")
+        )
+    if event.because:
+        lines.append(f"  {one_line(event.because, 400)}")
+    if campaign.opened is not None and campaign.opened.rehearsal:
+        lines.append(f"  a rehearsal ({campaign.opened.rehearsal}): these numbers are simulated")
+    return lines
+
+
+def _percent(ratio: float | None) -> str:
+    return "?" if ratio is None else f"{(ratio - 1) * 100:+.1f} %"

@@ -1,0 +1,91 @@
+"""Run folders: ``runs/<stamp>-<playbook>-<id>/`` with journal, blobs, orders and log, and how a run is named."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.errors import AgentError, Exit
+
+RUNS = "runs"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run's place on disk."""
+
+    path: Path
+
+    @property
+    def journal(self) -> Path:
+        """The database."""
+        return self.path / "journal.db"
+
+    @property
+    def orders(self) -> Path:
+        """Where other terminals put orders."""
+        return self.path / "orders"
+
+    @property
+    def log(self) -> Path:
+        """JSON lines of what the program did; never the only record of anything."""
+        return self.path / "agent.log"
+
+    @property
+    def files(self) -> Path:
+        """Files that the playbook brought, by digest."""
+        return self.path / "files"
+
+    @property
+    def id(self) -> str:
+        """The run's name."""
+        return self.path.name
+
+
+def create(root: Path, playbook: str, campaign: str) -> RunFolder:
+    """Make the folder of a new run."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    folder = RunFolder(root / f"{stamp}-{playbook}-{campaign[:8]}")
+    folder.orders.mkdir(parents=True)
+    folder.files.mkdir()
+    return folder
+
+
+def all_runs(root: Path) -> list[RunFolder]:
+    """Return every run below ``root``, newest last."""
+    if not root.is_dir():
+        return []
+    return [RunFolder(path) for path in sorted(root.iterdir()) if (path / "journal.db").is_file()]
+
+
+def find(root: Path, name: str) -> RunFolder:
+    """Return the run that ``name`` says: a path, a name, its end, its campaign id, or ``last``."""
+    path = Path(name)
+    if path.name == "journal.db":
+        path = path.parent
+    if (path / "journal.db").is_file():
+        return RunFolder(path)
+    runs = all_runs(root)
+    if name in ("last", "latest") and runs:
+        return runs[-1]
+    found = [run for run in runs if name in run.id]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(run.id for run in (found or runs)[-5:])
+    what = f"{len(found)} runs match {name!r}" if found else f"no run {name!r} in {root}/"
+    raise AgentError(
+        what, f"known: {known}" if known else "start one with `agent run PLAYBOOK`", "E_RUN", exit=Exit.USAGE
+    )
+
+
+def give_order(run: RunFolder, order: dict[str, object]) -> Path:
+    """Put an order into the run's folder, whole or not at all."""
+    run.orders.mkdir(exist_ok=True)
+    name = f"{time.time_ns()}-{secrets.token_hex(4)}.json"
+    part = run.orders / f".{name}.part"
+    part.write_text(json.dumps(order))
+    part.rename(run.orders / name)
+    return run.orders / name

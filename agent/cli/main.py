@@ -1,0 +1,69 @@
+"""The entry point: parse, dispatch, turn errors into one clear message and an exit code.
+
+Command modules are imported here, so they import only argparse at their top; whatever is heavy is imported
+inside their ``main``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+
+from agent import __version__
+from agent.errors import AgentError, Exit
+
+COMMANDS = (
+    "init", "check", "plan", "run", "resume", "status", "watch", "show", "logs", "runs", "replay", "audit", "report",
+    "export", "note", "stop", "doctor", "diagram", "schema",
+)  # fmt: skip
+"""In the order of use; a command whose module is not there yet is not offered."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the whole command line."""
+    top = argparse.ArgumentParser(
+        prog="agent",
+        description="A campaign agent for people who tune and debug LLM inference servers on GPU hosts.",
+        epilog="Exit codes: 0 goal met or nothing wrong, 1 goal not met, 2 usage or playbook, 3 held by a guard, "
+        "4 host or transport, 5 budget used up, 6 not conclusive, 7 journal damaged or differs, 130 interrupted.",
+    )
+    top.add_argument("--version", action="version", version=f"agent {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        try:
+            module = importlib.import_module(f"agent.cli.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"agent.cli.{name}":
+                raise
+            continue
+        module.add(commands)
+    return top
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; return the exit code of the process."""
+    args = parser().parse_args(argv)
+    try:
+        return int(args.main(args))
+    except AgentError as error:
+        from .text import safe
+
+        print(safe(str(error)), file=sys.stderr)
+        return int(error.exit)
+    except BrokenPipeError:
+        # The reader of our output went away (`agent show … | head`): nothing is wrong.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return int(Exit.INTERRUPTED)
+
+
+def entry() -> None:
+    """Console script."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    entry()

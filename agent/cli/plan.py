@@ -1,0 +1,151 @@
+"""``agent plan PLAYBOOK``: what a run would do, before anything is contacted."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent.core.forecast import Forecast
+    from agent.core.plan import Plan
+
+START_S = {"llamacpp": 10.0, "command": 30.0, "vllm": 300.0, "sglang": 900.0}
+"""Assumed seconds of one start, where no earlier run tells: said as an assumption in the output."""
+
+
+def add(commands: Any) -> None:
+    """Add the command to the command line."""
+    command = commands.add_parser("plan", help="what a run would do: trials, launches, time, states; contacts nothing")
+    command.add_argument("playbook", type=Path)
+    command.add_argument("--start", default="", metavar="DURATION", help="seconds of one server start (15m)")
+    command.add_argument("--json", action="store_true")
+    command.set_defaults(main=main)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the command; return the exit code."""
+    from agent.cli.run import load
+    from agent.cli.text import safe
+    from agent.core.campaign.choices import evaluate
+    from agent.core.forecast import forecast
+    from agent.core.values import parse_duration
+
+    _, plan, _ = load(args.playbook)
+    cost = forecast(plan, evaluate)
+    start_s = parse_duration(args.start) if args.start else START_S[plan.server.kind]
+    document = summary(plan, cost, start_s)
+    if args.json:
+        print(json.dumps(document))
+        return 0
+    for line in lines(document):
+        print(safe(line))
+    return 0
+
+
+def cycle_s(plan: Plan, start_s: float) -> float:
+    """Estimate the seconds of one launch with its benchmark: the start, and the tokens at an assumed 50 tok/s."""
+    if plan.benchmark is None:
+        return start_s
+    work, repeats = plan.benchmark.workload, plan.benchmark.repeats.min
+    tokens = (work.requests + work.warmup) * work.output_tokens * repeats
+    return start_s + tokens / 50.0 / max(1, work.concurrency) + 3.0
+
+
+def summary(plan: Plan, cost: Forecast, start_s: float) -> dict[str, Any]:
+    """Return the plan for programs."""
+    from agent.core.servers import kind_of
+
+    kind, one = kind_of(plan.server.kind), cycle_s(plan, start_s)
+    return {
+        "playbook": plan.name,
+        "aim": plan.aim,
+        "hosts": {host.name: host.address for host in plan.hosts.values()},
+        "goal": plan.goal.model_dump(mode="json"),
+        "trials": [
+            {
+                "trial": trial.id,
+                "stage": trial.stage,
+                "label": trial.label(),
+                "command": list(kind.argv(plan.server, trial)),
+                "env": trial.env,
+            }
+            for trial in cost.trials
+        ],
+        "stages": [stage.model_dump(mode="json") for stage in cost.stages],
+        "launches": {"least": cost.least, "most": cost.most, "confirm": cost.confirm, "capped": cost.capped},
+        "time_s": {"least": cost.least * one, "most": cost.most * one, "assumed_start_s": start_s},
+        "budget": plan.budget.model_dump(mode="json"),
+        "replaces": plan.server.replaces.model_dump(mode="json") if plan.server.replaces else None,
+        "secrets": sorted(plan.secrets),
+        "files": plan.files,
+        "states": [
+            {
+                "state": state.name,
+                "do": list(state.do),
+                "guards": [
+                    guard.model_dump(mode="json", exclude_defaults=True) | {"guard": guard.guard}
+                    for guard in state.guards
+                ],
+                "on": state.on,
+                "timeout_s": state.timeout_s,
+                "attempts": state.attempts,
+            }
+            for state in plan.states
+        ],
+        "finally": plan.finally_,
+    }
+
+
+FINALLY = {
+    "winner": "the winner is left running (the baseline's configuration when nothing is better)",
+    "stop": "nothing of this run is left running",
+    "restore": "the server that was replaced is started again with its own command",
+}
+
+
+def lines(document: dict[str, Any]) -> list[str]:
+    """Return the plan for people."""
+    from agent.core.values import duration_text
+
+    goal, launches, time_s = document["goal"], document["launches"], document["time_s"]
+    out = [
+        f"{document['playbook']} ({document['aim']}) on "
+        + ", ".join(f"{k} = {v}" for k, v in document["hosts"].items()),
+        f"goal: {goal['metric']} {goal['improve']:+.1%} over the baseline" + (" (strict)" if goal["strict"] else ""),
+        "",
+        "trials known beforehand:",
+    ]
+    for trial in document["trials"]:
+        out.append(f"  {trial['trial']:<18} {trial['label']}")
+        out.append(f"  {'':<18} $ {' '.join(trial['command'])}")
+    for stage in document["stages"]:
+        when = f", when {stage['when']}" if stage["when"] else ""
+        out.append(f"stage {stage['name']}: {stage['strategy']} over {stage['points']} points{when}")
+    out += [
+        "",
+        f"launches: {launches['least']} to {launches['most']} (confirmation {launches['confirm']})"
+        + (", cut by the budget" if launches["capped"] else ""),
+        f"time: {duration_text(time_s['least'])} to {duration_text(time_s['most'])}, "
+        f"assuming {duration_text(time_s['assumed_start_s'])} a start (--start to change)",
+    ]
+    if document["replaces"]:
+        conditions = {k: v for k, v in document["replaces"].items() if v}
+        out.append(f"may end, after your yes to the list: {conditions}")
+    out += ["", "states:"]
+    for state in document["states"]:
+        attempts = f", {state['attempts']} attempts" if state["attempts"] > 1 else ""
+        out.append(
+            f"  {state['state']:<13} do {', '.join(state['do'])}  ({duration_text(state['timeout_s'])}{attempts})"
+        )
+        if state["guards"]:
+            out.append(f"  {'':<13} guards: " + ", ".join(_guard(guard) for guard in state["guards"]))
+        out.append(f"  {'':<13} " + "  ".join(f"{outcome} → {target}" for outcome, target in state["on"].items()))
+    out += ["", f"at the end: {FINALLY[document['finally']]}"]
+    return out
+
+
+def _guard(guard: dict[str, Any]) -> str:
+    options = ", ".join(f"{key}={value}" for key, value in guard.items() if key != "guard")
+    return str(guard["guard"]) + (f"({options})" if options else "")

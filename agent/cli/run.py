@@ -1,0 +1,134 @@
+"""``agent run``: walk a playbook, from nothing to a decision."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent.cli.display import Display
+    from agent.cli.folder import RunFolder
+    from agent.core.plan import Plan
+
+
+def add(commands: Any) -> None:
+    """Add the command to the command line."""
+    command = commands.add_parser("run", help="walk a playbook, from nothing to a decision")
+    command.add_argument("playbook", type=Path)
+    command.add_argument("--yes", action="store_true", help="confirm what the playbook names (server.replaces)")
+    command.add_argument(
+        "--host",
+        action="append",
+        default=[],
+        metavar="NAME=ADDRESS",
+        help="reach a host of the playbook elsewhere: an ssh alias, user@host:port, or local",
+    )
+    add_session_options(command)
+    command.set_defaults(main=main)
+
+
+def add_session_options(command: argparse.ArgumentParser) -> None:
+    """Add what every command needs that works on a run."""
+    command.add_argument("--ssh-config", type=Path, metavar="FILE", help="instead of ~/.ssh/config")
+    command.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs are kept")
+    command.add_argument("--json", action="store_true", help="one line of JSON for each entry")
+    command.add_argument("--plain", action="store_true", help="plain lines also on a terminal")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the command; return the exit code."""
+    import asyncio
+    import secrets
+
+    from agent.cli import folder, session
+    from agent.core.events import Opened, Options
+    from agent.core.values import Output
+    from agent.journal.store import Journal
+
+    text, plan, files = load(args.playbook)
+    plan = with_addresses(plan, args.host)
+    campaign = secrets.token_hex(16)
+    reach = session.open_hosts(plan, campaign, folder.RunFolder(Path()), args.ssh_config)
+
+    async def check() -> None:
+        try:
+            await session.check_hosts(reach, plan)
+        finally:
+            await reach.close()
+
+    asyncio.run(check())
+    run = folder.create(args.runs, plan.name, campaign)
+    for sha256, content in files.items():
+        (run.files / sha256).write_bytes(content)
+    journal = Journal.create(run.journal, campaign, {"agent": session.versions()["agent"], "playbook": plan.name})
+    opened = Opened(
+        campaign=campaign,
+        plan=plan,
+        playbook=Output.of(text),
+        options=Options(yes=args.yes),
+        versions=session.versions(),
+        controller=session.controller(),
+    )
+    display = make_display(args)
+    display.say(f"run {run.id}")
+    work = session.Session(run, journal, plan, campaign, display, args.ssh_config, log=open_run_log(run, campaign))
+    return session.work(work, opened)
+
+
+def load(playbook: Path) -> tuple[bytes, Plan, dict[str, bytes]]:
+    """Read a playbook and every file it brings; return its bytes, the plan, and the files by digest."""
+    import hashlib
+    from importlib import resources
+
+    from agent.cli.check import read_playbook, reader
+    from agent.core.probes.benchmark import generated_files
+    from agent.core.resolve import load_plan
+
+    text = read_playbook(playbook)
+    read, files = reader(playbook.parent), dict[str, bytes]()
+
+    def keep(name: str) -> bytes:
+        content = read(name)
+        files[hashlib.sha256(content).hexdigest()] = content
+        return content
+
+    plan = load_plan(text, str(playbook), keep)
+    profiler = (resources.files("agent.hosts.scripts") / "profile.py").read_bytes()
+    sha256 = hashlib.sha256(profiler).hexdigest()
+    files[sha256] = profiler
+    plan = plan.model_copy(update={"profile": plan.profile.model_copy(update={"sha256": sha256})})
+    if plan.benchmark is not None:
+        files.update(generated_files(plan.benchmark.workload))
+    return text, plan, files
+
+
+def with_addresses(plan: Plan, overrides: list[str]) -> Plan:
+    """Return the plan with hosts reached elsewhere."""
+    from agent.errors import AgentError
+
+    hosts = dict(plan.hosts)
+    for override in overrides:
+        name, _, address = override.partition("=")
+        if name not in hosts or not address:
+            known = ", ".join(hosts)
+            raise AgentError(f"--host {override}: no such host in the playbook", f"hosts: {known}; write NAME=ADDRESS")
+        hosts[name] = hosts[name].model_copy(update={"address": address})
+    return plan.model_copy(update={"hosts": hosts})
+
+
+def make_display(args: argparse.Namespace) -> Display:
+    """Return the display that fits where the output goes."""
+    from agent.cli.display import JsonLines, PlainLines
+
+    return JsonLines() if args.json else PlainLines()
+
+
+def open_run_log(run: RunFolder, campaign: str) -> Any:
+    """Open the run's log, redacted by shape; declared secrets never reach it (they are not logged)."""
+    from agent.cli.logs_setup import open_log
+    from agent.cli.secret import campaign_key
+    from agent.core.redact import Redactor
+
+    redactor = Redactor(campaign_key(campaign))
+    return open_log(run.log, redactor.clean, run=run.id, lane="main")

@@ -1,0 +1,63 @@
+"""Resolving secrets on the controller: references in the plan, values in memory only."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+import subprocess
+from pathlib import Path
+
+from agent.core.plan import Plan, SecretSource
+from agent.core.redact import Secret
+from agent.errors import AgentError, Exit
+
+
+def resolve(plan: Plan) -> dict[str, Secret]:
+    """Return every secret of the plan by name; a source that gives nothing is an error that names it."""
+    return {name: Secret(_value(name, source)) for name, source in plan.secrets.items()}
+
+
+def _value(name: str, source: SecretSource) -> str:
+    if source.env is not None:
+        value = os.environ.get(source.env, "")
+        where = f"environment variable {source.env}"
+    elif source.file is not None:
+        path = Path(source.file).expanduser()
+        where = f"file {source.file}"
+        if not path.is_file():
+            raise _error(name, f"{where} does not exist", "create it with mode 0600")
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise _error(name, f"{where} can be read by others", f"chmod 600 {source.file}")
+        value = path.read_text().strip()
+    else:
+        command = source.command or ()
+        where = f"command {command[0] if command else '(none)'}"
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        value = done.stdout.strip() if done.returncode == 0 else ""
+    if not value:
+        raise _error(name, f"{where} gives nothing", "set it, or take the secret out of the playbook")
+    return value
+
+
+def _error(name: str, what: str, remedy: str) -> AgentError:
+    return AgentError(f"secret {name}: {what}", remedy, "E_SECRET", exit=Exit.USAGE)
+
+
+def campaign_key(campaign: str) -> bytes:
+    """Return the key of this campaign's redaction marks, derived from a key file of this machine (mode 0600)."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "agent"
+    path = state / "machine.key"
+    if not path.is_file():
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        part = state / f".machine.key.{os.getpid()}.{secrets.token_hex(4)}"
+        part.touch(mode=0o600)
+        part.write_bytes(secrets.token_bytes(32))
+        try:
+            os.link(part, path)  # the first writer wins
+        except FileExistsError:
+            pass
+        part.unlink()
+    return hmac.new(path.read_bytes(), campaign.encode(), hashlib.sha256).digest()

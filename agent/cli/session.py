@@ -1,0 +1,235 @@
+"""One process working on one run: the loop with its journal, hosts, clock, orders and display, put together.
+
+``run``, ``resume`` and ``stop`` differ in the first input only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from agent import __version__
+from agent.cli.display import Display
+from agent.cli.folder import RunFolder
+from agent.cli.text import safe
+from agent.core.actions import Ask
+from agent.core.campaign import Campaign
+from agent.core.events import Entry, Instructed, Interrupt, Moved, Observed, Opened, Order, Requested, Resumed
+from agent.core.plan import Plan
+from agent.engine import Clock, Ledger, World, drive
+from agent.errors import AgentError, Exit, HostError
+from agent.hosts.perform import Hosts
+from agent.journal.store import Journal
+
+ORDERS: TypeAdapter[Any] = TypeAdapter(Order)
+ORDERS_EVERY_S = 0.2
+
+
+def controller() -> str:
+    """Say who works on the run: user@host pid."""
+    user = os.environ.get("USER") or os.environ.get("LOGNAME") or str(os.getuid())
+    return f"{user}@{socket.gethostname()} pid {os.getpid()}"
+
+
+def versions() -> dict[str, str]:
+    """Return what this process is made of."""
+    import sqlite3
+    from importlib.metadata import version
+
+    packages = ("asyncssh", "pydantic", "transitions")
+    return {
+        "agent": __version__,
+        "python": sys.version.split()[0],
+        "sqlite": sqlite3.sqlite_version,
+        **{name: version(name) for name in packages},
+    }
+
+
+@dataclass
+class Session:
+    """What one process needs to work on a run."""
+
+    folder: RunFolder
+    journal: Journal
+    plan: Plan
+    campaign_id: str
+    display: Display
+    ssh_config: Path | None = None
+    hosts: Hosts | None = None
+    log: Any = None
+    interrupts: int = 0
+    terminated: bool = False
+    world: World | None = field(default=None, init=False)
+
+    async def work(self, first: Opened | Resumed, also: tuple[Any, ...] = ()) -> Campaign:
+        """Go through the record, then live, until the campaign rests. ``also`` are orders to begin with."""
+        hosts = self.hosts or open_hosts(self.plan, self.campaign_id, self.folder, self.ssh_config)
+        self.hosts = hosts
+        clock = Clock()
+        recorded = self.journal.entries()
+        ledger = Ledger(recorded, store=self.journal, clock=clock, hydrate=self.journal.hydrate, epoch=hosts.epoch)
+        world = self.world = World(first, hosts, clock, ask=self._ask)
+        for order in also:
+            world.put(order)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._interrupt, number)
+        orders = asyncio.create_task(self._orders())
+
+        def watch(entry: Entry, campaign: Campaign) -> None:
+            live = not ledger.replaying and world.said_first
+            if live:
+                self._write_log(entry)
+            self.display.show(entry, campaign, live=live)
+
+        try:
+            return await drive(ledger, world, watch=watch)
+        finally:
+            orders.cancel()
+            await world.close()
+            await hosts.close()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    def _write_log(self, entry: Entry) -> None:
+        if self.log is None:
+            return
+        event = entry.event
+        if isinstance(event, Requested):
+            action = event.action
+            self.log.info("agent.requested", seq=entry.seq, request=event.request, do=action.do, host=action.host)
+        elif isinstance(event, Observed):
+            self.log.info("agent.observed", seq=entry.seq, request=event.request, result=event.outcome.result)
+        elif isinstance(event, Moved):
+            self.log.info("agent.moved", seq=entry.seq, lane=event.lane, state=event.state, outcome=event.outcome)
+
+    def _interrupt(self, number: int) -> None:
+        self.interrupts += 1
+        self.terminated = number == signal.SIGTERM
+        if self.interrupts > 1:
+            self.display.close()
+            os._exit(int(Exit.INTERRUPTED))
+        self.display.say("interrupted: nothing more is started; once more to leave at once")
+        if self.world is not None:
+            self.world.put(Instructed(order=Interrupt(), by=controller()))
+
+    async def _orders(self) -> None:
+        """Take orders that other terminals put into the run's folder."""
+        folder = self.folder.orders
+        while True:
+            for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
+                try:
+                    document = json.loads(path.read_bytes())
+                    by = str(document.pop("by", ""))
+                    order = ORDERS.validate_python(document)
+                except (ValueError, AttributeError):
+                    path.rename(path.with_suffix(".refused"))
+                    continue
+                path.rename(path.with_suffix(".taken"))
+                if self.world is not None:
+                    self.world.put(Instructed(order=order, by=by))
+            await asyncio.sleep(ORDERS_EVERY_S)
+
+    async def _ask(self, action: Ask) -> bool | None:
+        """Ask at the terminal; None when there is none."""
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            return None
+        self.display.say("\n".join(["", *(f"    {safe(line)}" for line in action.lines)]))
+        reply = await asyncio.to_thread(input, f"{safe(action.question)} [yes/no] ")
+        return reply.strip().lower() in ("y", "yes")
+
+
+def open_hosts(plan: Plan, campaign: str, folder: RunFolder, ssh_config: Path | None) -> Hosts:
+    """Return the way to the plan's hosts, with secrets resolved and output redacted."""
+    from agent.cli.secret import campaign_key, resolve
+    from agent.core.redact import Redactor
+
+    found = resolve(plan)
+    redactor = Redactor(campaign_key(campaign), found)
+    return Hosts(
+        plan.hosts,
+        campaign=campaign,
+        files=file_reader(folder),
+        secrets=found.__getitem__,
+        redactor=redactor,
+        ssh_config=ssh_config,
+    )
+
+
+def file_reader(folder: RunFolder) -> Callable[[str], bytes]:
+    """Return a reader of the files that the run keeps, by digest."""
+
+    def read(sha256: str) -> bytes:
+        return (folder.files / sha256).read_bytes()
+
+    return read
+
+
+async def check_hosts(hosts: Hosts, plan: Plan) -> None:
+    """Reach every host before anything is recorded; HostError says what to do."""
+    for name in plan.hosts:
+        try:
+            await hosts.check(name)
+        except HostError as error:
+            error.remedy = (error.remedy + " " if error.remedy else "") + "To rehearse without hosts, add --lab."
+            raise
+
+
+def exit_code(campaign: Campaign, session: Session) -> int:
+    """Return what the process exits with."""
+    if campaign.interrupted:
+        return int(Exit.TERMINATED if session.terminated else Exit.INTERRUPTED)
+    if campaign.visit is not None and campaign.visit.state == "hold":
+        return int(Exit.HELD)
+    if campaign.concluded is not None:
+        return campaign.concluded.exit
+    return int(Exit.HOST)
+
+
+def closing(campaign: Campaign, session: Session) -> list[str]:
+    """Say how it ended and what to do next."""
+    run = session.folder.id
+    if campaign.interrupted:
+        return ["", f"interrupted; the server is left as it is. Go on with: agent resume {run}"]
+    if campaign.visit is not None and campaign.visit.state == "hold":
+        move = campaign.moves[-1]
+        return [
+            "",
+            f"held in {move.source}: {safe(move.because)}",
+            f"nothing more was touched. Look: agent show {run}; go on: agent resume {run}",
+        ]
+    left = [launch for launch in campaign.launches.values() if launch.key and not launch.gone]
+    running = f"left running: {left[-1].trial} (port {campaign.server.port})" if left else "nothing is left running"
+    return ["", f"{running}; journal: {session.folder.journal}"]
+
+
+def finish(campaign: Campaign, session: Session) -> int:
+    """Close the journal so that it stands alone, say how it ended, return the exit code."""
+    session.journal.close()
+    for line in closing(campaign, session):
+        session.display.say(line)
+    session.display.close()
+    return exit_code(campaign, session)
+
+
+def work(session: Session, first: Opened | Resumed, also: tuple[Any, ...] = ()) -> int:
+    """Run the session to its end, whatever it is."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(session.journal.close)
+        try:
+            campaign = asyncio.run(session.work(first, also))
+        except AgentError:
+            session.display.close()
+            raise
+        return finish(campaign, session)

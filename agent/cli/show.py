@@ -1,0 +1,103 @@
+"""``agent show RUN``: what was tried, what it was worth, what was decided. From the journal alone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+
+def add(commands: Any) -> None:
+    """Add the command to the command line."""
+    command = commands.add_parser("show", help="what a run tried, found and decided")
+    command.add_argument("run", help="its name, a part of it, its folder, or `last`")
+    command.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR")
+    command.add_argument("--json", action="store_true")
+    command.add_argument("--timeline", action="store_true", help="every move, verdict and score as well")
+    command.set_defaults(main=main)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the command; return the exit code."""
+    from agent.cli.folder import find
+    from agent.cli.replay import replayed
+    from agent.cli.text import safe
+    from agent.core.report import summary
+
+    run = find(args.runs, args.run)
+    replay = replayed(run.journal)
+    document = {"run": run.id, **summary(replay.campaign)}
+    if args.json:
+        print(json.dumps(document))
+        return 0
+    if args.timeline:
+        _timeline(run.journal)
+        print()
+    for line in lines(document):
+        print(safe(line))
+    if replay.mismatch is not None:
+        print(f"\nthis is only as far as the journal agrees with itself: {safe(replay.mismatch.what)}")
+    return 0
+
+
+def lines(document: dict[str, Any]) -> list[str]:
+    """Return the summary for people."""
+    if document["condition"] == "empty":
+        return [f"{document['run']}: nothing was recorded"]
+    out = []
+    if document["rehearsal"]:
+        out.append(f"REHEARSAL ({document['rehearsal']}): all numbers are simulated")
+    out.append(f"{document['run']}: {document['condition']}")
+    if document["condition"] == "held":
+        out.append(f"  {document['because']}")
+    out += ["", *_table(document["trials"])]
+    decision = document["decision"]
+    if decision:
+        out += ["", f"decision: {decision['word'].upper()}"]
+        if decision["ratio"] is not None:
+            ratio = f"{(decision['ratio'] - 1) * 100:+.1f} %"
+            out.append(
+                f"  {decision['winner']} against {decision['baseline']}: {decision['metric']} {ratio}, "
+                f"{decision['level']:.0%} interval {(decision['low'] - 1) * 100:+.1f} … {(decision['high'] - 1) * 100:+.1f} % "
+                f"from {decision['launches']} confirmation launches"
+            )
+        out.append(f"  {decision['because']}")
+    live = [launch for launch in document["launches"] if not launch["gone"]]
+    out += ["", f"{len(document['launches'])} launches, {document['campaign_s']:.0f} s, {document['entries']} entries"]
+    out += [f"not proven gone: {launch['launch']} ({launch['trial']}), key {launch['key']}" for launch in live]
+    return out
+
+
+def _table(rows: list[dict[str, Any]]) -> list[str]:
+    if not rows:
+        return []
+    metric = rows[0]["metric"]
+    head = f"{'trial':<22} {'launch':<7} {metric:>14}  {'±':>7}  {'repeats':>7}  what"
+    out = [head, "-" * len(head)]
+    for row in rows:
+        if row["role"] == "final":
+            value, spread = "(left running)", ""
+        elif row["valid"] and row["value"] is not None:
+            value, spread = f"{row['value']:.4g}", f"{row['deviation']:.2g}" if row["deviation"] is not None else ""
+        else:
+            value, spread = row["finding"] or ("…" if row["valid"] is None else "invalid"), ""
+        out.append(
+            f"{row['trial']:<22} {row['launch']:<7} {value:>14}  {spread:>7}  {row['repeats'] or '':>7}  {row['label']}"
+        )
+    return out
+
+
+def _timeline(journal_path: Path) -> None:
+    """Print every line a live run would have printed."""
+    from agent.cli.display import line_of
+    from agent.cli.text import safe
+    from agent.core.campaign import Campaign, evolve
+    from agent.journal.store import Journal
+
+    campaign = Campaign()
+    with Journal.open_reader(journal_path) as journal:
+        for entry in journal.entries():
+            evolve(campaign, journal.hydrate(entry))
+            if line := line_of(entry, campaign):
+                print(safe(line))

@@ -1,0 +1,45 @@
+"""``agent stop RUN``: end a run and what it started, in order; nothing else is touched."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from agent.cli.run import add_session_options
+
+
+def add(commands: Any) -> None:
+    """Add the command to the command line."""
+    command = commands.add_parser("stop", help="end a run and the processes it started")
+    command.add_argument("run", help="its name, a part of it, its folder, or `last`")
+    command.add_argument(
+        "--wait", type=float, default=120.0, metavar="SECONDS", help="for the live controller to finish"
+    )
+    add_session_options(command)
+    command.set_defaults(main=main, yes=False)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Give the order to the live controller; with none, take its place and carry it out."""
+    from agent.cli.folder import find, give_order
+    from agent.cli.session import controller
+    from agent.cli.status import holder
+
+    run = find(args.runs, args.run)
+    if holder(run) is not None:
+        give_order(run, {"order": "stop", "by": controller()})
+        print(f"order given to the controller of {run.id} (pid {holder(run)})")
+        until = time.monotonic() + args.wait
+        while holder(run) is not None and time.monotonic() < until:
+            time.sleep(0.2)
+        if holder(run) is not None:
+            print("it is still at work; look with: agent status " + run.id)
+            return 3
+        print("stopped")
+        return 0
+    from agent.cli.resume import go_on
+    from agent.core.events import Instructed, Stop
+
+    go_on(run, args, (Instructed(order=Stop(), by=controller()),))
+    return 0

@@ -1,0 +1,202 @@
+"""Which trial comes next, what the last one was worth, and how the campaign ends.
+
+The search itself is ``agent.core.search``; here its answers become events and ways through the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import Exit
+from ..events import Concluded, Proposed, Scored
+from ..expressions import compile as compile_expression
+from ..plan import State, Trial
+from ..probes.benchmark import read_benchmark
+from ..probes.trace import read_profile
+from ..search import Confirm, Finished, Measure, Score, propose
+from ..search import Record as Past
+from ..servers import kind_of
+from ..statistics import mean, sd
+from ..values import digest, rounded
+from .state import Campaign, Launch, Record, Visit
+
+EXITS = {
+    "goal met": Exit.OK,
+    "improved": Exit.GOAL_NOT_MET,
+    "not improved": Exit.GOAL_NOT_MET,
+    "not conclusive": Exit.INCONCLUSIVE,
+    "invalid": Exit.INCONCLUSIVE,
+    "none": Exit.GOAL_NOT_MET,
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a state that decides has to say before it is left, and how it is left."""
+
+    first: list[Any] = field(default_factory=list)
+    """Events to record before anything else is chosen."""
+    outcome: str = ""
+    proposal: Proposed | None = None
+    because: str = ""
+
+
+def evaluate(text: str, variables: Any) -> Any:
+    """Evaluate a CEL expression of the plan."""
+    return compile_expression(text).evaluate(variables)
+
+
+def first(campaign: Campaign) -> Proposed:
+    """Return the first trial of a campaign: its baseline."""
+    step = propose(campaign.plan, [], evaluate)
+    assert isinstance(step, (Measure, Confirm))
+    return _proposed(campaign, step.trial, step.because)
+
+
+def _proposed(campaign: Campaign, trial: Trial, because: str) -> Proposed:
+    """Give a trial its launch: one that is up and equal when that is allowed, else a new one."""
+    current = running(campaign)
+    if current is not None and trial.role in ("base", "candidate") and not current.profiled:
+        record = next(record for record in campaign.history if record.launch == current.id)
+        if record.trial.launch_digest() == trial.launch_digest():
+            return Proposed(trial=trial, launch=current.id, because=because)
+    return Proposed(trial=trial, launch=f"l{len(campaign.launches) + 1}", because=because)
+
+
+def running(campaign: Campaign) -> Launch | None:
+    """Return the launch that is up and was found ready, or None."""
+    for launch in reversed(campaign.launches.values()):
+        if launch.key and not launch.gone:
+            return launch if launch.health_s is not None else None
+    return None
+
+
+def way_out(campaign: Campaign, state: State) -> str:
+    """Return the outcome of a state whose guards all pass: ``settled`` where nothing is left to do after it."""
+    if "settled" in state.on:
+        record = campaign.record
+        if "watch" in state.do and record is not None and record.trial.role == "final":
+            return "settled"
+        ways = [move.outcome for move in campaign.moves if move.source == "finally"]
+        if "clean" in state.do and ways and ways[-1] == "stop":
+            return "settled"
+    return "pass"
+
+
+def choose(campaign: Campaign, visit: Visit, outcome: str) -> Choice:
+    """Say how a state is left; only ``decide`` and ``finally`` have a choice."""
+    words = campaign.plan.state(visit.state).do
+    if outcome == "pass" and "decide" in words:
+        return _next(campaign)
+    if outcome == "pass" and "finally" in words:
+        return _finally(campaign)
+    return Choice()
+
+
+def _next(campaign: Campaign) -> Choice:
+    record = campaign.record
+    assert record is not None
+    if campaign.concluded is not None:
+        return Choice(outcome="finish", because="the decision stands")
+    if record.scored is None and record.trial.role != "final":
+        return Choice(first=[score(campaign, record)])
+    started = sum(1 for launch in campaign.launches.values() if launch.key)
+    past = [_past(campaign, item) for item in campaign.history if item.trial.role != "final"]
+    step = propose(campaign.plan, past, evaluate, launches=started, elapsed_s=campaign.now)
+    if isinstance(step, Finished):
+        return Choice(first=[_concluded(campaign, step)])
+    proposal = _proposed(campaign, step.trial, "; ".join([step.because, *step.notes]))
+    return Choice(outcome="next" if proposal.launch not in campaign.launches else "same-launch", proposal=proposal)
+
+
+def _past(campaign: Campaign, record: Record) -> Past:
+    scored, metric = record.scored, campaign.plan.goal.metric
+    if scored is None:
+        return Past(record.trial)
+    value = scored.values.get(metric) if scored.valid else None
+    deviation = scored.deviations.get(metric, 0.0)
+    return Past(record.trial, Score(value, scored.finding, deviation, max(1, scored.repeats), scored.profile))
+
+
+def score(campaign: Campaign, record: Record) -> Scored:
+    """Say what a trial's benchmark on its launch was worth."""
+    results = [result for text in record.benchmarks if (result := read_benchmark(text)) is not None]
+    tables = [result.metrics() for result in results]
+    names = sorted(set.intersection(*(set(table) for table in tables))) if tables else []
+    profile = read_profile(record.profile) if record.profile else None
+    launch = campaign.launches.get(record.launch)
+    effective = ""
+    if launch is not None and launch.inspected:
+        found = kind_of(campaign.server.kind).effective(launch.inspected, tuple(launch.log))
+        effective = digest({key: str(value) for key, value in found.values.items()})[:16] if found else ""
+    return Scored(
+        trial=record.trial.id,
+        launch=record.launch,
+        valid=record.accepted,
+        finding=record.finding if not record.accepted else "",
+        values={name: rounded(mean([table[name] for table in tables])) for name in names},
+        deviations={name: rounded(sd([table[name] for table in tables])) for name in names if len(tables) > 1},
+        repeats=len(results),
+        profile={name: rounded(share) for name, share in profile.shares.items()} if profile else {},
+        effective=effective,
+    )
+
+
+def _concluded(campaign: Campaign, step: Finished) -> Concluded:
+    goal, comparison = campaign.plan.goal, step.comparison
+    because = "; ".join(part for part in (step.reason, step.because, *step.notes) if part)
+    common = {"metric": goal.metric, "winner": step.winner, "baseline": step.baseline, "because": because}
+    if comparison is not None:
+        word = comparison.word
+        code = Exit.BUDGET if step.reason == "budget" and word != "goal met" else EXITS[word]
+        return Concluded(
+            word=word,
+            ratio=comparison.estimate,
+            low=comparison.low,
+            high=comparison.high,
+            level=comparison.level,
+            launches=comparison.launches,
+            exit=code,
+            **common,
+        )
+    match step.reason:
+        case "no candidate beats the baseline in exploration":
+            return Concluded(word="not improved", exit=Exit.GOAL_NOT_MET, **common)
+        case "budget":
+            return Concluded(word="not conclusive", exit=Exit.BUDGET, **common)
+        case "explored":
+            return Concluded(word="not conclusive", exit=Exit.INCONCLUSIVE, **common)
+    return Concluded(word="invalid", exit=Exit.INCONCLUSIVE, **common)
+
+
+def _finally(campaign: Campaign) -> Choice:
+    """Choose what is left running at the end."""
+    if campaign.concluded is None:
+        stopped = Concluded(word="none", exit=Exit.GOAL_NOT_MET, because="stopped by the operator before a decision")
+        return Choice(first=[stopped])
+    passed = {move.outcome for move in campaign.moves if move.source == "finally"}
+    finals = [record for record in campaign.history if record.trial.role == "final"]
+    if campaign.stopping or campaign.plan.finally_ == "stop" or finals or "launch" in passed:
+        if "stop" in passed:
+            return Choice(outcome="leave", because="everything of this run has been stopped")
+        because = "the winner did not come up: nothing is left running" if finals else "nothing is left running"
+        return Choice(outcome="stop", because=because)
+    return _leave_winner(campaign)
+
+
+def _leave_winner(campaign: Campaign) -> Choice:
+    decision = campaign.concluded
+    assert decision is not None
+    wanted = decision.winner if decision.word in ("goal met", "improved") else decision.baseline
+    trial = next((record.trial for record in campaign.history if record.trial.id == wanted), None)
+    if trial is None:
+        return Choice(outcome="stop", because="no valid configuration is known: nothing is left running")
+    current = running(campaign)
+    if current is not None:
+        record = next(record for record in campaign.history if record.launch == current.id)
+        if record.trial.launch_digest() == trial.launch_digest():
+            return Choice(outcome="leave", because=f"{trial.id} is running and stays")
+    final = trial.model_copy(update={"id": "final", "role": "final", "of": trial.id})
+    proposal = Proposed(trial=final, launch=f"l{len(campaign.launches) + 1}", because=f"{trial.id} is to stay running")
+    return Choice(outcome="launch", proposal=proposal, because=f"{trial.id} is to stay running")

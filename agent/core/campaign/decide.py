@@ -1,0 +1,251 @@
+"""The only brain: what follows from what is known.
+
+``decide`` looks at the campaign and returns the next derived events, none when there is nothing to do but wait
+for the world. It has no clock, no randomness but the plan's seed, and no I/O. The engine records what it returns,
+folds it and asks again until it is quiet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..actions import Cancel, Wait
+from ..events import Judged, Moved, Requested
+from ..evidence import Evidence
+from ..guards import Guard, judge
+from ..machine import HOLD
+from ..observations import Completed, Refused
+from ..plan import State
+from ..servers import kind_of
+from ..values import Finding, Result, Verdict, worst
+from . import choices
+from .state import LANE, Campaign, Visit, is_cancelled
+from .steps import STEPS, Context, Step, again, merge
+
+UNKNOWN_ROUNDS = 5
+"""How many rounds of polling may end in UNKNOWN before the state is left by ``unknown``."""
+
+
+def decide(campaign: Campaign) -> list[Any]:
+    """Return the events that follow now, in order; [] when only the world can go on."""
+    if campaign.opened is None or campaign.interrupted:
+        return []
+    if campaign.visit is None:
+        return _begin(campaign)
+    if campaign.visit.state == HOLD:
+        return _take_up(campaign)
+    if campaign.over:
+        return []
+    return _live(campaign, campaign.visit)
+
+
+def _begin(campaign: Campaign) -> list[Any]:
+    proposal = choices.first(campaign)
+    first = campaign.machine.first
+    move = Moved(lane=LANE, source="", outcome="open", state=first, trial=proposal.trial.id, launch=proposal.launch)
+    return [proposal, move]
+
+
+def _take_up(campaign: Campaign) -> list[Any]:
+    """Leave a hold: only a later resume, or an order to stop, does that."""
+    if campaign.held is None or not (campaign.take_up or campaign.stopping):
+        return []
+    return [_move(campaign, campaign.held, "resumed", campaign.held.state, source=HOLD)]
+
+
+def _live(campaign: Campaign, visit: Visit) -> list[Any]:
+    """One visit: ask what is to be asked, judge what is known, leave when it is settled."""
+    state = campaign.plan.state(visit.state)
+    context = Context(campaign, visit, evidence_of(campaign, visit))
+    if (fence := _fence(visit)) is not None:
+        return _leave(campaign, context, "fenced", f"another controller holds the host: {fence}; nothing more is done")
+    if campaign.stopping and not _is_stopping(campaign):
+        return _leave(campaign, context, "stop", "the operator's order")
+    step = _step(context, state)
+    verdicts = _verdicts(context, state, step)
+    events: list[Any] = [
+        Judged(at=visit.path, guard=name, verdict=verdict)
+        for name, verdict in verdicts.items()
+        if _is_news(visit.verdicts.get(name), verdict)
+    ]
+    if events:
+        return events
+    outcome, because = _outcome(context, state, step, verdicts)
+    if outcome is not None:
+        return _leave(campaign, context, outcome, because)
+    asks = list(step.ask)
+    if step.done and not asks and not any(answer.outcome is None for answer in visit.of("pause")):
+        asks = again(context)  # the guards want another look
+    if not visit.of("deadline"):
+        asks.insert(0, ("deadline", Wait(until_s=round(visit.entered_s + state.timeout_s, 3))))
+    return list(_requests(context, asks))
+
+
+def _requests(context: Context, asks: list[tuple[str, Any]]) -> Iterator[Requested]:
+    made: dict[str, int] = {}
+    for role, action in asks:
+        count = len(context.visit.of(role)) + made.get(role, 0)
+        made[role] = made.get(role, 0) + 1
+        name = role + (f".{count + 1}" if count else "")
+        yield Requested(request=f"{context.visit.path}/{name}", action=action)
+
+
+def evidence_of(campaign: Campaign, visit: Visit) -> Evidence:
+    """Return what guards may look at in this visit."""
+    record, launch = campaign.record, campaign.launches.get(visit.launch)
+    return Evidence(
+        plan=campaign.plan,
+        server=campaign.server,
+        kind=kind_of(campaign.server.kind),
+        trial=record.trial if record else None,
+        now=campaign.now,
+        entered_s=visit.entered_s,
+        answers=visit.answers,
+        launch_key=launch.key if launch else "",
+        launched=launch.started if launch else None,
+        ours=frozenset(campaign.keys()),
+        confirmed=frozenset(campaign.confirmed),
+        baseline=campaign.baseline,
+        launch_log=tuple(launch.log) if launch else (),
+        benchmarks=record.benchmarks if record else (),
+    )
+
+
+def _step(context: Context, state: State) -> Step:
+    steps = [STEPS[word](context) for word in state.do]
+    step = merge(*steps) if steps else Step(done=True)
+    verdicts = [found.verdict for found in steps if found.verdict is not None]
+    if verdicts:
+        step.verdict = max(verdicts, key=lambda verdict: list(Result).index(verdict.result))
+    return step
+
+
+def _verdicts(context: Context, state: State, step: Step) -> dict[str, Verdict]:
+    """Judge every guard on what is known; worked out once for each new fact."""
+    visit = context.visit
+    if visit.judged_at != visit.facts:
+        guards = named(state.guards)
+        if state.name == context.campaign.machine.first:
+            guards |= {f"assumption {name}": guard for name, guard in context.campaign.plan.assumptions.items()}
+        visit.judged = {name: judge(guard, context.evidence) for name, guard in guards.items()} if visit.facts else {}
+        visit.judged_at = visit.facts
+    own = {state.do[0]: step.verdict} if step.verdict is not None else {}
+    return {**visit.judged, **own}
+
+
+def named(guards: Sequence[Guard]) -> dict[str, Guard]:
+    """Give each guard of a state a name of its own: its kind, numbered from the second of a kind on."""
+    found: dict[str, Guard] = {}
+    for guard in guards:
+        count = sum(1 for other in found.values() if other.guard == guard.guard)
+        found[guard.guard if not count else f"{guard.guard}.{count + 1}"] = guard
+    return found
+
+
+def _is_news(old: Verdict | None, new: Verdict) -> bool:
+    return old is None or (old.result, old.finding) != (new.result, new.finding)
+
+
+def _outcome(context: Context, state: State, step: Step, verdicts: dict[str, Verdict]) -> tuple[str | None, str]:
+    """Return how the state is left, or None while it goes on."""
+    failures = [(name, verdict) for name, verdict in verdicts.items() if verdict.result is Result.FAIL]
+    if failures:
+        name, verdict = failures[0]
+        return _retry(context, state, "fail"), f"{name}: {verdict.saw}"
+    deadline = context.visit.of("deadline")
+    if deadline and isinstance(deadline[0].outcome, Completed):
+        waiting = [name for name, verdict in verdicts.items() if verdict.result is not Result.PASS]
+        return _retry(context, state, "timeout"), f"{state.timeout_s:g} s passed; open: {', '.join(waiting) or 'work'}"
+    if not step.done:
+        return None, ""
+    result = worst([verdict.result for verdict in verdicts.values()]) if verdicts or state.guards else Result.PASS
+    match result:
+        case Result.PASS:
+            return choices.way_out(context.campaign, state), "all guards pass" if verdicts else "nothing to guard"
+        case Result.WAIT:
+            return None, ""
+    rounds = len(context.visit.of("pause"))
+    if "clean" in state.do and rounds < UNKNOWN_ROUNDS:
+        return None, ""
+    name, verdict = next((name, verdict) for name, verdict in verdicts.items() if verdict.result is Result.UNKNOWN)
+    return _retry(context, state, "unknown"), f"{name}: {verdict.saw}"
+
+
+def _retry(context: Context, state: State, outcome: str) -> str:
+    """Take another attempt where the state has one left and the trouble is of a kind that may pass."""
+    final = {Finding.FOREIGN, Finding.WEDGED, Finding.CONFIG_INVALID, Finding.CONFIG_OVERRIDDEN, Finding.UNSUPPORTED}
+    found = {verdict.finding for verdict in context.visit.verdicts.values() if verdict.result is Result.FAIL}
+    return "retry" if context.visit.attempt < state.attempts and not found & final else outcome
+
+
+def _leave(campaign: Campaign, context: Context, outcome: str, because: str) -> list[Any]:
+    """Give up what is still open, await it, then move."""
+    visit = context.visit
+    waiting = [answer.request for answer in visit.open() if not isinstance(answer.action, Cancel)]
+    fresh = tuple(request for request in waiting if not is_cancelled(campaign, request))
+    if fresh:
+        return list(_requests(context, [("cancel", Cancel(requests=fresh))]))
+    if visit.open():
+        return []
+    if outcome == "fenced":
+        return [_move(campaign, visit, "fenced", HOLD, because=because)]
+    if outcome == "stop":
+        return [_move(campaign, visit, "stop", "finally", because=because)]
+    return _go(campaign, visit, outcome, because)
+
+
+def _go(campaign: Campaign, visit: Visit, outcome: str, because: str) -> list[Any]:
+    """Move by the table; a state that decides first says what it found and chose."""
+    chosen = choices.choose(campaign, visit, outcome)
+    if chosen.first:
+        return chosen.first
+    outcome, because = chosen.outcome or outcome, chosen.because or because
+    state = campaign.plan.state(visit.state)
+    target = campaign.machine.step(visit.state, outcome, visit.verdicts, state.attempts - visit.attempt)
+    if target is None:
+        # The table or its condition refuses: never silent, never a way around a guard.
+        because = f"the table has no way out of {visit.state} by {outcome}: {because}"
+        return [_move(campaign, visit, f"refused {outcome}", HOLD, because=because)]
+    proposal = chosen.proposal
+    trial = proposal.trial.id if proposal else visit.trial
+    launch = proposal.launch if proposal else visit.launch
+    move = _move(campaign, visit, outcome, target, trial, launch, because=because)
+    return [proposal, move] if proposal else [move]
+
+
+def _move(
+    campaign: Campaign,
+    visit: Visit,
+    outcome: str,
+    target: str,
+    trial: str | None = None,
+    launch: str | None = None,
+    *,
+    source: str | None = None,
+    because: str = "",
+) -> Moved:
+    trial, launch = visit.trial if trial is None else trial, visit.launch if launch is None else launch
+    return Moved(
+        lane=LANE,
+        source=visit.state if source is None else source,
+        outcome=outcome,
+        state=target,
+        trial=trial,
+        launch=launch,
+        attempt=campaign.visits.get((trial, launch, target), 0) + 1,
+        because=because,
+    )
+
+
+def _fence(visit: Visit) -> str | None:
+    """Return what a host said that refused us because another controller has taken it over."""
+    for answer in visit.answers:
+        if isinstance(answer.outcome, Refused) and answer.outcome.code == "FENCED":
+            return answer.outcome.text.strip()
+    return None
+
+
+def _is_stopping(campaign: Campaign) -> bool:
+    """Whether the way to the end has been taken already."""
+    return any(move.outcome == "stop" and move.state == "finally" for move in campaign.moves)

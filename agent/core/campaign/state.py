@@ -1,0 +1,342 @@
+"""The campaign as its journal tells it: one fold over the entries, total and without judgement.
+
+``evolve`` changes the accumulator it is given and returns it; each entry costs O(1). Anything that is not known
+to it is skipped, so an old journal always opens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ..actions import Cancel, Start, Status
+from ..events import (
+    Concluded,
+    Confirm,
+    Entry,
+    Instructed,
+    Interrupt,
+    Judged,
+    Moved,
+    Noted,
+    Observed,
+    Opened,
+    Options,
+    Proposed,
+    Requested,
+    Resumed,
+    Scored,
+    Stop,
+)
+from ..evidence import Answer
+from ..machine import ENDS, HOLD, Machine
+from ..observations import Completed, JobState, SectionResult, read_job_state, read_sections
+from ..plan import Plan, Server, Trial
+from ..values import MissingBlobError, Result, Verdict
+
+LANE = "main"
+"""The one lane there is so far. Lanes are in every entry, so that more of them change no format."""
+
+
+@dataclass(slots=True)
+class Visit:
+    """One stay in a state, from the move into it to the move out of it."""
+
+    state: str
+    attempt: int
+    trial: str
+    launch: str
+    entered_s: float
+    answers: list[Answer] = field(default_factory=list)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    facts: int = 0
+    """How much has been learnt in this visit; verdicts are worked out once for each count (a memo, no more)."""
+    judged_at: int = -1
+    judged: dict[str, Verdict] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """lane/trial/launch/state/attempt: where requests of this visit live."""
+        return f"{LANE}/{self.trial or '-'}/{self.launch or '-'}/{self.state}/{self.attempt}"
+
+    def of(self, role: str) -> list[Answer]:
+        """Return the requests of one role, oldest first, open ones included."""
+        return [answer for answer in self.answers if answer.role == role]
+
+    def open(self) -> list[Answer]:
+        """Return the requests that have no answer yet."""
+        return [answer for answer in self.answers if answer.outcome is None]
+
+
+@dataclass(slots=True)
+class Launch:
+    """A server that this run started, or means to."""
+
+    id: str
+    trial: str
+    key: str = ""
+    started: JobState | None = None
+    asked_s: float = 0.0
+    log: list[str] = field(default_factory=list)
+    """Lines of its output that matched, in order."""
+    inspected: Mapping[str, SectionResult] = field(default_factory=dict)
+    """What the running server said of itself."""
+    health_s: float | None = None
+    """Seconds from the start to the move out of health-wait by ``pass``."""
+    profiled: bool = False
+    gone: bool = False
+    """A kill has proved that nothing of it lives."""
+
+
+@dataclass(slots=True)
+class Record:
+    """A trial on a launch, and what it was worth once that is known."""
+
+    trial: Trial
+    launch: str
+    scored: Scored | None = None
+    benchmarks: list[str] = field(default_factory=list)
+    profile: str = ""
+    accepted: bool = False
+    """The benchmark's guards passed on this launch."""
+    finding: str = ""
+    """The class of the first thing that went wrong."""
+
+
+@dataclass
+class Campaign:
+    """Everything that follows from the entries so far."""
+
+    opened: Opened | None = None
+    options: Options = Options()
+    logic: int = 0
+    now: float = 0.0
+    """Seconds of campaign time: suspended time counts, time without a controller is clamped."""
+    boot: tuple[str, int] = ("", 0)
+    seq: int = 0
+    visit: Visit | None = None
+    held: Visit | None = None
+    """The visit that led to the hold we are in."""
+    open: dict[str, Answer] = field(default_factory=dict)
+    visits: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    history: list[Record] = field(default_factory=list)
+    launches: dict[str, Launch] = field(default_factory=dict)
+    baseline: Mapping[str, SectionResult] = field(default_factory=dict)
+    confirmed: set[str] = field(default_factory=set)
+    stopping: bool = False
+    interrupted: bool = False
+    take_up: bool = False
+    """A resume came while the lane was held: go on with the held state."""
+    resumes: int = 0
+    concluded: Concluded | None = None
+    moves: list[Moved] = field(default_factory=list)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the run; a run that is not open has none (AssertionError)."""
+        assert self.opened is not None, "the run is not open yet"
+        return self.opened.plan
+
+    @property
+    def server(self) -> Server:
+        """The server under test."""
+        return self.plan.server
+
+    @cached_property
+    def machine(self) -> Machine:
+        """The table of states, built once."""
+        return Machine(self.plan)
+
+    @property
+    def over(self) -> bool:
+        """Whether the lane rests: finished, given up, or held for the operator."""
+        return self.visit is not None and self.visit.state in ENDS
+
+    @property
+    def record(self) -> Record | None:
+        """The trial in hand."""
+        return self.history[-1] if self.history else None
+
+    @property
+    def launch(self) -> Launch | None:
+        """The launch in hand."""
+        return self.launches.get(self.visit.launch) if self.visit else None
+
+    def keys(self) -> tuple[str, ...]:
+        """Keys of all servers of this run that may still live."""
+        return tuple(launch.key for launch in self.launches.values() if launch.key and not launch.gone)
+
+
+def role_of(request: str) -> str:
+    """Return what a request is for: the last part of its path without the ordinal."""
+    return request.rsplit("/", 1)[1].split(".", 1)[0]
+
+
+def evolve(campaign: Campaign, entry: Entry) -> Campaign:
+    """Fold one entry into the campaign."""
+    event = entry.event
+    campaign.seq = entry.seq
+    match event:
+        case Opened():
+            campaign.opened, campaign.options, campaign.logic = event, event.options, event.logic
+            campaign.boot = (entry.boot_id, entry.boot_ns)
+        case Resumed():
+            _resume(campaign, entry, event)
+        case Noted() | Observed() | Instructed():
+            _tick(campaign, entry)
+            _input(campaign, event)
+        case Requested():
+            _request(campaign, event)
+        case Judged():
+            if campaign.visit is not None and event.at == campaign.visit.path:
+                campaign.visit.verdicts[event.guard] = event.verdict
+        case Moved():
+            _move(campaign, event)
+        case Proposed():
+            campaign.history.append(Record(event.trial, event.launch))
+            campaign.launches.setdefault(event.launch, Launch(event.launch, event.trial.id))
+        case Scored():
+            for record in campaign.history:
+                if (record.trial.id, record.launch) == (event.trial, event.launch):
+                    record.scored = event
+        case Concluded():
+            campaign.concluded = event
+    return campaign
+
+
+def _tick(campaign: Campaign, entry: Entry) -> None:
+    boot_id, boot_ns = campaign.boot
+    if entry.boot_id == boot_id:
+        campaign.now += max(0, entry.boot_ns - boot_ns) / 1e9
+    campaign.boot = (entry.boot_id, entry.boot_ns)
+
+
+def _resume(campaign: Campaign, entry: Entry, event: Resumed) -> None:
+    campaign.now += event.gap_s
+    campaign.boot = (entry.boot_id, entry.boot_ns)
+    campaign.options, campaign.logic = event.options, event.logic
+    campaign.interrupted = False
+    campaign.resumes += 1
+    campaign.take_up = campaign.visit is not None and campaign.visit.state == HOLD
+
+
+def _input(campaign: Campaign, event: Noted | Observed | Instructed) -> None:
+    if isinstance(event, Instructed):
+        if isinstance(event.order, Stop):
+            campaign.stopping = True
+        elif isinstance(event.order, Interrupt):
+            campaign.interrupted = True
+        elif isinstance(event.order, Confirm) and event.order.yes:
+            campaign.confirmed.add(event.order.digest)
+        return
+    answer = campaign.open.get(event.request)
+    if answer is None:
+        return
+    if campaign.visit is not None:
+        campaign.visit.facts += 1
+    if isinstance(event, Noted):
+        try:
+            text = event.part.string()
+        except MissingBlobError:
+            return
+        answer.parts.append((campaign.now, text))
+        if answer.role == "watch" and campaign.launch is not None:
+            campaign.launch.log.extend(
+                line.split(" ", 2)[2] for line in text.split("\n") if line.startswith("log ") and line.count(" ") >= 2
+            )
+        return
+    answer.outcome, answer.closed_s = event.outcome, campaign.now
+    del campaign.open[event.request]
+    _learn(campaign, answer)
+
+
+def _learn(campaign: Campaign, answer: Answer) -> None:
+    """Keep what later states need of an answer."""
+    text = answer.text()
+    if isinstance(answer.action, Status) and answer.action.of and campaign.visit is not None and text is not None:
+        if read_job_state(text).word in ("LIVE", "ORPHANED", "EXITED", "LOST"):
+            # The host tells what became of a start whose own answer was lost: now it is known.
+            for lost in campaign.visit.answers:
+                if lost.request == answer.action.of:
+                    lost.outcome = answer.outcome
+                    _learn(campaign, lost)
+        return
+    record = campaign.record
+    if isinstance(answer.action, Start) and answer.role == "start" and text is not None:
+        for launch in campaign.launches.values():
+            if launch.key == answer.action.key:
+                launch.started = read_job_state(text)
+    elif answer.role == "inspect" and text is not None and campaign.launch is not None:
+        campaign.launch.inspected = read_sections(text)
+    elif answer.role == "probe" and text is not None and not campaign.baseline:
+        campaign.baseline = read_sections(text)
+    elif answer.role == "bench" and record is not None and isinstance(answer.outcome, Completed):
+        record.benchmarks.append(text or "")
+    elif answer.role == "sample" and record is not None and text is not None:
+        record.profile = text
+        if campaign.launch is not None:
+            campaign.launch.profiled = True
+
+
+def _request(campaign: Campaign, event: Requested) -> None:
+    answer = Answer(event.request, event.action, role_of(event.request), campaign.now)
+    campaign.open[event.request] = answer
+    if campaign.visit is not None:
+        campaign.visit.answers.append(answer)
+    action = event.action
+    if isinstance(action, Start):
+        if action.again and campaign.visit is not None:
+            for old in campaign.visit.answers:
+                old.superseded = old.superseded or old.request == action.again
+        if answer.role == "start" and campaign.launch is not None:
+            campaign.launch.key, campaign.launch.asked_s = action.key, campaign.now
+
+
+def _move(campaign: Campaign, event: Moved) -> None:
+    left, record = campaign.visit, campaign.record
+    if event.state == HOLD:
+        campaign.held = left
+    if event.source == HOLD:
+        campaign.take_up = False
+    if left is not None and record is not None and (left.trial, left.launch) == (record.trial.id, record.launch):
+        _result(campaign, record, left, event)
+    if left is not None and event.outcome in ("pass", "settled") and "clean" in _words(campaign, event.source):
+        for launch in campaign.launches.values():
+            launch.gone = launch.gone or bool(launch.key)
+    if (
+        left is not None
+        and "watch" in {answer.role for answer in left.answers}
+        and event.outcome in ("pass", "settled")
+    ):
+        if campaign.launch is not None:
+            campaign.launch.health_s = campaign.now - campaign.launch.asked_s
+    if event.source in (event.state, HOLD) and record is not None:
+        record.benchmarks.clear()  # a new attempt measures anew
+    where = (event.trial, event.launch, event.state)
+    campaign.visits[where] = campaign.visits.get(where, 0) + 1
+    campaign.visit = Visit(event.state, event.attempt, event.trial, event.launch, campaign.now)
+    campaign.moves.append(event)
+
+
+def _words(campaign: Campaign, name: str) -> tuple[str, ...]:
+    """Return what a state does; nothing for a state that the plan does not have."""
+    return next((state.do for state in campaign.plan.states if state.name == name), ())
+
+
+def _result(campaign: Campaign, record: Record, left: Visit, event: Moved) -> None:
+    """Keep how a trial fares: whether its benchmark was accepted, and the first thing that went wrong."""
+    if event.outcome == "pass" and "benchmark" in _words(campaign, event.source):
+        record.accepted = True
+    elif event.outcome in ("fail", "unknown", "timeout") and not record.accepted and not record.finding:
+        failures = [verdict for verdict in left.verdicts.values() if verdict.result is Result.FAIL]
+        found = failures[0].finding if failures else None
+        record.finding = found.value if found else event.outcome.upper()
+
+
+def is_cancelled(campaign: Campaign, request: str) -> bool:
+    """Whether a request is being given up already."""
+    visit = campaign.visit
+    return visit is not None and any(
+        isinstance(answer.action, Cancel) and request in answer.action.requests for answer in visit.answers
+    )

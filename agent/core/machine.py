@@ -1,0 +1,77 @@
+"""The state machine that a plan declares: which outcome of which state leads where.
+
+`transitions` holds the table and nothing else. No callbacks, no automatic transitions; the one condition there is
+reads verdicts that are already recorded: a state is left by ``pass`` only when each of its guards said PASS.
+A trigger that is refused is an answer (None), never silence: the caller records it.
+
+Beside the plan's own edges each state has ``stop`` (to ``finally``), ``retry`` (to itself, while attempts are left)
+and each hold can be taken up again by ``resumed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from transitions import Machine as Table
+
+from .values import Result, Verdict
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+HOLD, DONE, FAILED = "hold", "done", "failed"
+ENDS = (HOLD, DONE, FAILED)
+"""Where a lane rests: waiting for the operator, finished, or given up."""
+
+
+class _Model:
+    """What a condition may look at: recorded verdicts and the attempt, of the step being taken."""
+
+    state: str
+    verdicts: Mapping[str, Verdict]
+    attempts_left: int
+
+    def every_guard_passed(self, event: Any = None) -> bool:
+        return all(verdict.result is Result.PASS for verdict in self.verdicts.values())
+
+    def another_attempt(self, event: Any = None) -> bool:
+        return self.attempts_left > 0
+
+
+class Machine:
+    """The table of one plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.first = plan.states[0].name
+        names = [state.name for state in plan.states]
+        edges: list[dict[str, Any]] = []
+        for state in plan.states:
+            for outcome, target in state.on.items():
+                guarded = {"conditions": ["every_guard_passed"]} if outcome == "pass" else {}
+                edges.append({"trigger": outcome, "source": state.name, "dest": target, **guarded})
+            edges.append(
+                {"trigger": "retry", "source": state.name, "dest": state.name, "conditions": ["another_attempt"]}
+            )
+            if "finally" in names and state.name != "finally":
+                edges.append({"trigger": "stop", "source": state.name, "dest": "finally"})
+            edges.append({"trigger": "resumed", "source": HOLD, "dest": state.name})
+        self.edges = tuple((edge["source"], edge["trigger"], edge["dest"]) for edge in edges)
+        self._model = _Model()
+        self._table = Table(
+            model=self._model,
+            states=[*names, *ENDS],
+            transitions=[edge for edge in edges if edge["trigger"] != "resumed"],
+            initial=self.first,
+            auto_transitions=False,
+            send_event=False,
+        )
+
+    def step(self, state: str, outcome: str, verdicts: Mapping[str, Verdict], attempts_left: int = 0) -> str | None:
+        """Return the state that ``outcome`` leads to from ``state``; None when the table or a guard refuses."""
+        if outcome not in self._table.get_triggers(state):
+            return None
+        self._model.verdicts, self._model.attempts_left = verdicts, attempts_left
+        self._table.set_state(state, self._model)
+        moved = self._model.trigger(outcome)  # type: ignore[attr-defined]
+        return self._model.state if moved else None

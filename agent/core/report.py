@@ -1,0 +1,91 @@
+"""What a run amounts to, as plain data: the one summary behind `show`, `status`, `runs` and reports. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .campaign import Campaign
+from .machine import DONE, HOLD
+
+
+def condition(campaign: Campaign) -> str:
+    """Say in one word where the run stands."""
+    if campaign.visit is None:
+        return "empty"
+    if campaign.visit.state == HOLD:
+        return "held"
+    if campaign.visit.state == DONE:
+        return campaign.concluded.word if campaign.concluded else "done"
+    return "interrupted" if campaign.interrupted else campaign.visit.state
+
+
+def summary(campaign: Campaign) -> dict[str, Any]:
+    """Return the whole summary, fit for JSON. Seconds are campaign time."""
+    if campaign.opened is None:
+        return {"condition": "empty"}
+    plan, visit = campaign.plan, campaign.visit
+    return {
+        "campaign": campaign.opened.campaign,
+        "playbook": plan.name,
+        "aim": plan.aim,
+        "rehearsal": campaign.opened.rehearsal,
+        "hosts": {host.name: host.address for host in plan.hosts.values()},
+        "condition": condition(campaign),
+        "state": visit.state if visit else "",
+        "trial": visit.trial if visit else "",
+        "attempt": visit.attempt if visit else 0,
+        "campaign_s": round(campaign.now, 1),
+        "in_state_s": round(campaign.now - visit.entered_s, 1) if visit else 0.0,
+        "entries": campaign.seq,
+        "resumes": campaign.resumes,
+        "goal": plan.goal.model_dump(mode="json"),
+        "budget": plan.budget.model_dump(mode="json"),
+        "open": [answer.request for answer in campaign.open.values()],
+        "trials": trials(campaign),
+        "launches": launches(campaign),
+        "decision": campaign.concluded.model_dump(mode="json") if campaign.concluded else None,
+        "because": campaign.moves[-1].because if campaign.moves else "",
+    }
+
+
+def trials(campaign: Campaign) -> list[dict[str, Any]]:
+    """Return every trial in the order it was proposed, with what it was worth."""
+    metric = campaign.plan.goal.metric
+    rows = []
+    for record in campaign.history:
+        scored = record.scored
+        rows.append(
+            {
+                "trial": record.trial.id,
+                "role": record.trial.role,
+                "stage": record.trial.stage,
+                "label": record.trial.label(),
+                "launch": record.launch,
+                "valid": scored.valid if scored else None,
+                "finding": scored.finding if scored else record.finding,
+                "metric": metric,
+                "value": scored.values.get(metric) if scored else None,
+                "deviation": scored.deviations.get(metric) if scored else None,
+                "repeats": scored.repeats if scored else 0,
+                "values": scored.values if scored else {},
+                "profile": scored.profile if scored else {},
+            }
+        )
+    return rows
+
+
+def launches(campaign: Campaign) -> list[dict[str, Any]]:
+    """Return every server that was started, with its identity on the host."""
+    return [
+        {
+            "launch": launch.id,
+            "trial": launch.trial,
+            "key": launch.key,
+            "supervisor": launch.started.pid if launch.started else None,
+            "start_ticks": launch.started.start if launch.started else None,
+            "ready_after_s": round(launch.health_s, 2) if launch.health_s is not None else None,
+            "gone": launch.gone,
+        }
+        for launch in campaign.launches.values()
+        if launch.key
+    ]

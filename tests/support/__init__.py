@@ -1,0 +1,1 @@
+"""What tests share: scripted worlds, private servers, sample plans."""
