@@ -14,8 +14,9 @@ from ..values import Verdict
 from .base import Guard, failed, passed, unknown, waiting
 from .config import EffectiveConfig, EnvApplied, Expr, FileIs, ScriptMatches
 from .hardware import GpuCount, GpusBalanced, GpusClean, GpusIdle
-from .lifecycle import Alive, Answers, LogHas, LogLacks, Progressing, Ready, Workers
+from .lifecycle import Alive, Progressing, Ready, Workers
 from .load import BenchValid, Drafting, Metric
+from .output import Answers, LogHas, LogLacks
 from .ownership import HostUnchanged, NoProcess, PortFree, ServerIsOurs
 
 if TYPE_CHECKING:

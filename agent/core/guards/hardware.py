@@ -39,7 +39,7 @@ class GpusClean(Guard):
     tolerance_mib: int = Field(default=512, ge=0)
     tolerance: Fraction = 0.01
     polls: int = Field(default=2, ge=1)
-    settle: Seconds = 10.0
+    settle: Seconds = 20.0
     """So long after the last release of memory a remainder may still follow."""
     baseline_max_mib: int = 4096
     """More than this, held before the run by nobody we can see, is no baseline but a finding."""
@@ -117,7 +117,8 @@ class GpusClean(Guard):
             saw += f"; {len(dirty)} GPUs are not clean ({names([str(gpu.index) for *_, gpu in dirty], 8)})"
         also = tuple(dict.fromkeys(found[0] for found in dirty if found[0] is not finding))
         if finding is not Finding.FOREIGN and still_settling(evidence, self.settle):
-            return waiting(f"{saw}; may still be released", "no more than baseline and tolerance", finding)
+            named = None if finding is Finding.NAMESPACE else finding  # a pid that is gone already looks like that
+            return waiting(f"{saw}; may still be released", "no more than baseline and tolerance", named)
         return failed(finding, saw, "no more than baseline and tolerance, and no load", _REMEDY[finding], also)
 
     def _clean_looks(self, evidence: Evidence) -> int:

@@ -1,4 +1,4 @@
-"""Guards on the life of a server: alive, all workers there, making progress, ready, saying what it should."""
+"""Guards on the life of a server: alive, all workers there, making progress, ready."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import itertools
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import re2
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from ..probes.http import read_http
 from ..probes.logs import without_stamp
 from ..probes.processes import read_processes, session
 from ..values import Finding, Result, Verdict, duration_text
@@ -81,6 +80,8 @@ class Workers(Guard):
     at_least: int | None = Field(default=None, ge=1)
     settle: Seconds = 10.0
     """A number of processes that held so long is a level."""
+    fall: Seconds = 5.0
+    """So long a server that is ending may take to say so, before the missing processes count as dead."""
     patience: Seconds = 60.0
     """So long below the lowest level of this start, without a new phase, means that one of them died."""
 
@@ -99,30 +100,28 @@ class Workers(Guard):
         facts = evidence.watch()
         if facts is None or facts.workers is None:
             return unknown("the server's processes were not counted", f"{wanted} processes")
-        level = self._level(evidence, facts, wanted)
+        counts = _counts(evidence)
+        level = self._level(evidence, facts, counts, wanted)
         if facts.workers >= wanted and level is not None and facts.workers < level:
             saw = f"{facts.workers} processes for {duration_text(self.patience)} or longer, {level} before"
             return failed(Finding.DEAD_RANK, saw, f"{level} processes", remedy)
         if facts.workers >= wanted:
             return passed(f"{facts.workers} processes")
         if facts.workers_max >= wanted:
+            if first_fatal(evidence, dead=True) is not None:
+                return _died(evidence, f"{facts.workers} of {facts.workers_max} processes are left")
+            if counts and evidence.now - counts[-1][0] < self.fall:
+                return waiting(f"{facts.workers} processes are left of {facts.workers_max}, just now", "its end")
             saw = f"{facts.workers} processes are left of {facts.workers_max}"
             return failed(Finding.DEAD_RANK, saw, f"{wanted} processes", remedy)
         return waiting(f"{facts.workers} processes so far", f"{wanted} processes")
 
-    def _level(self, evidence: Evidence, facts: WatchFacts, wanted: int) -> int | None:
+    def _level(self, evidence: Evidence, facts: WatchFacts, counts: list[tuple[float, int]], wanted: int) -> int | None:
         """Return the lowest number of processes that held for a while, if the newest number can be held against it.
 
         The host counts everything in the job: helpers come and go above the level, a dead rank goes below it. The
         newest number counts once it has lasted, with no new phase since.
         """
-        answer = next((answer for answer in reversed(evidence.answers) if answer.role == "watch"), None)
-        counts: list[tuple[float, int]] = []
-        for at, text in answer.parts if answer is not None else ():
-            for line in text.split("\n"):
-                word, _, number = line.partition(" ")
-                if word == "workers" and number.isdigit() and (not counts or counts[-1][1] != int(number)):
-                    counts.append((at, int(number)))
         phases = [at for at, line in facts.log if evidence.kind.phase(line) is not None]
         if not counts or evidence.now - max([counts[-1][0], *phases[-1:]]) < self.patience:
             return None
@@ -142,6 +141,18 @@ class Workers(Guard):
             return []
         titles = [p.title for p in session(processes, launched.pid, launched.start) if p.living]
         return missing_ranks(titles, evidence.server.gpus)
+
+
+def _counts(evidence: Evidence) -> list[tuple[float, int]]:
+    """Return each change of the number of processes with its time."""
+    counts: list[tuple[float, int]] = []
+    answer = next((answer for answer in reversed(evidence.answers) if answer.role == "watch"), None)
+    for at, text in answer.parts if answer is not None else ():
+        for line in text.split("\n"):
+            word, _, number = line.partition(" ")
+            if word == "workers" and number.isdigit() and (not counts or counts[-1][1] != int(number)):
+                counts.append((at, int(number)))
+    return counts
 
 
 _RANK = re2.compile(r"(?:scheduler|Worker)\S*?_TP(\d{1,4})")
@@ -271,123 +282,3 @@ class Progressing(Guard):
         if phase in self.limits:
             return self.limits[phase]
         return self.limit if self.limit is not None else own.get(phase, own.get("", 900.0))
-
-
-class Answers(Guard):
-    """The server answers a fixed question with text that is neither empty nor a loop nor made of NaN."""
-
-    poll: ClassVar[bool] = True
-    guard: Literal["answers"] = "answers"
-    contains: str | None = None
-    """A pattern (RE2) that the answer must match."""
-
-    @field_validator("contains")
-    @classmethod
-    def _pattern(cls, value: str | None) -> str | None:
-        return _checked(value) if value is not None else None
-
-    def judge(self, evidence: Evidence) -> Verdict:
-        """See the class."""
-        if evidence.latest("inspect") is None:
-            return waiting("the running server was not inspected yet")
-        sections = evidence.sections("inspect")
-        if sections is None:
-            return unknown("the answer to the inspection is not known", "an answer")
-        for line in log_lines(evidence):
-            if "NaN in the logits" in line:
-                return failed(Finding.BAD_OUTPUT, f"the log says: {line[:120]}", "numbers", "the model computes NaN")
-        text = evidence.kind.answer(sections)
-        if text is None:
-            status = read_http(sections.get("answer"))
-            if status is not None and status[0] != 200:
-                saw = f"the fixed question got HTTP {status[0]:03d}"
-                return failed(Finding.SERVER_NOT_READY, saw, "an answer", "healthy, but it does not serve")
-            return unknown("there is no answer to the fixed question", "an answer")
-        fault = degenerate(text)
-        if fault:
-            saw = f"{fault}: {text.strip()[:60]!r}"
-            return failed(Finding.BAD_OUTPUT, saw, "sensible text", "check weights and the draft's wiring")
-        if self.contains is not None and not re2.search(self.contains, text):
-            return failed(Finding.BAD_OUTPUT, f"it answered {text.strip()[:80]!r}", f"a match of {self.contains}")
-        return passed(f"it answered {text.strip()[:60]!r}")
-
-
-def degenerate(text: str) -> str:
-    """Return what is wrong with a generated text as such; '' when nothing is."""
-    words = text.split()
-    if not words:
-        return "the answer is empty"
-    solid = "".join(words)
-    if len(solid) >= 16 and len(set(solid)) <= 2:
-        return "the answer repeats one character"
-    if len(words) >= 12 and max(words.count(word) for word in set(words)) >= 0.8 * len(words):
-        return "the answer repeats one word"
-    for period in (2, 3):
-        if len(words) >= 24 and all(words[place] == words[place - period] for place in range(period, len(words))):
-            return f"the answer repeats {period} words"
-    return ""
-
-
-def _checked(pattern: str) -> str:
-    try:
-        re2.compile(pattern)
-    except re2.error as error:
-        raise ValueError(f"not a pattern of RE2: {error}") from None
-    return pattern
-
-
-def _posix(pattern: str) -> str:
-    """Write an RE2 pattern for ``grep -E``: what POSIX lacks is replaced by its long form."""
-    for mine, theirs in ((r"\d", "[0-9]"), (r"\s", "[[:space:]]"), (r"\w", "[[:alnum:]_]"), ("(?:", "(")):
-        pattern = pattern.replace(mine, theirs)
-    return pattern
-
-
-class _LogGuard(Guard):
-    """The common part of guards on log lines."""
-
-    pattern: str
-    finding: Finding = Finding.CRASH
-
-    @field_validator("pattern")
-    @classmethod
-    def _pattern(cls, value: str) -> str:
-        return _checked(value)
-
-    def patterns(self) -> tuple[str, ...]:
-        """See the base class."""
-        return (_posix(self.pattern),)
-
-
-class LogLacks(_LogGuard):
-    """No line of the server's output since its launch matches the pattern (RE2)."""
-
-    guard: Literal["log_lacks"] = "log_lacks"
-
-    def judge(self, evidence: Evidence) -> Verdict:
-        """See the class."""
-        lines = log_lines(evidence)
-        for line in lines:
-            if re2.search(self.pattern, line):
-                return failed(self.finding, f"the log says: {line[:160]}", f"no line that matches {self.pattern}")
-        return passed(f"{len(lines)} lines seen, none matches")
-
-
-class LogHas(_LogGuard):
-    """A line of the server's output since its launch matches the pattern (RE2); it is waited for until it is up."""
-
-    poll: ClassVar[bool] = True
-    guard: Literal["log_has"] = "log_has"
-    finding: Finding = Finding.CONFIG_OVERRIDDEN
-
-    def judge(self, evidence: Evidence) -> Verdict:
-        """See the class."""
-        lines = log_lines(evidence)
-        for line in lines:
-            if re2.search(self.pattern, line):
-                return passed(f"the log says: {line[:160]}")
-        facts = evidence.watch()
-        if facts is not None and not any(code == 200 for _, code in facts.health):
-            return waiting(f"{len(lines)} lines seen, none matches yet", f"a line that matches {self.pattern}")
-        saw = f"{len(lines)} lines seen, none matches"
-        return failed(self.finding, saw, f"a line that matches {self.pattern}")

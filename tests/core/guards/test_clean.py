@@ -70,7 +70,7 @@ def test_memory_that_falls_is_waited_for_and_memory_that_stays_is_not() -> None:
     scene.look(at=5.0, gpus=gpus([90000]), gpu_apps=(0, ""), processes=processes((1, 0, 1, "init")))
     scene.look(at=15.0, gpus=gpus([40000]), gpu_apps=(0, ""), processes=processes((1, 0, 1, "init")))
     assert scene.judge("gpus_clean").result is Result.WAIT
-    scene.now = 40.0
+    scene.now = 50.0
     verdict = scene.judge("gpus_clean")
     assert (verdict.result, verdict.finding) == (Result.FAIL, Finding.NAMESPACE)
     assert verdict.saw.startswith("GPU 0 holds 40,000 MiB; baseline 4, allowed 982")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from agent.core.guards.lifecycle import degenerate
+from agent.core.guards.output import degenerate
 from agent.core.values import Finding, Result
 
 from .scene import Scene, processes, sockets
@@ -115,6 +115,10 @@ def test_workers_are_counted_and_a_missing_rank_is_named() -> None:
     assert scene.watch(LIVE, (1.0, "workers 2")).judge("workers").result is Result.WAIT
     assert scene.watch(LIVE, (1.0, "workers 4")).judge("workers").result is Result.PASS
     assert scene.watch(LIVE, (1.0, "workers 4"), (9.0, "workers 3")).judge("workers").finding is Finding.DEAD_RANK
+    falling = Scene(gpus=2, now=10.0).watch(LIVE, (1.0, "workers 4"), (9.0, "workers 1"))
+    assert falling.judge("workers").result is Result.WAIT, "it may be ending, and will say why"
+    falling.log("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
+    assert falling.judge("workers").finding is Finding.GPU_OOM
     rows = ((4000, 1, 4000, "sh run"), (4001, 4000, 4000, "sglang::scheduler_TP0"))
     ranks = Scene(gpus=2).launched().watch(LIVE, (1.0, "workers 9")).look("inspect", processes=processes(*rows))
     verdict = ranks.judge("workers")
