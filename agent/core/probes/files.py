@@ -9,6 +9,7 @@ from typing import Any
 
 from ..actions import Section
 from ..observations import SectionResult
+from ..values import digest
 from .shell import quote, section
 
 _JSON_MAX = 256 * 1024
@@ -26,8 +27,9 @@ class FileFacts:
 
 
 def name_of(path: str) -> str:
-    """Return the name of the section that concerns ``path``."""
-    return f"file:{path}"
+    """Return the name of the section that concerns ``path``; its digest where the path itself cannot be a name."""
+    plain = path.isprintable() and "\\" not in path and len(path) <= 180
+    return f"file:{path}" if plain else f"file:{digest(path.encode('utf-8', 'backslashreplace'))[:16]}"
 
 
 def file_section(path: str) -> Section:
@@ -58,9 +60,9 @@ def read_file(result: SectionResult | None) -> FileFacts | None:
             return FileFacts(exists=True, kind="folder")
         case ["=other"]:
             return FileFacts(exists=True, kind="other")
-        case ["=file", size, digest] if size.isdigit() and re.fullmatch(r"[0-9a-f]{64}", digest):
+        case ["=file", size, sha256] if size.isdigit() and re.fullmatch(r"[0-9a-f]{64}", sha256):
             text = rest.rstrip("\n").removesuffix("=end").removesuffix("\n")
-            return FileFacts(exists=True, kind="file", size=int(size), sha256=digest, text=text)
+            return FileFacts(exists=True, kind="file", size=int(size), sha256=sha256, text=text)
     return None
 
 

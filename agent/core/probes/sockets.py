@@ -16,7 +16,7 @@ from ..observations import SectionResult
 from .shell import section
 
 COMMAND = (
-    "if command -v ss >/dev/null 2>&1 && ss -ltn >/dev/null 2>&1; then echo =ss; ss -ltnp; "
+    "if o=$(ss -ltnp 2>/dev/null); then echo =ss; printf '%s\\n' \"$o\"; "
     "else echo =tcp; cat /proc/net/tcp 2>/dev/null || exit 3; cat /proc/net/tcp6 2>/dev/null; "
     "echo =fds; ls -l /proc/[0-9]*/fd 2>/dev/null | "
     "awk '/^\\/proc\\/[0-9]+\\/fd:$/ { split($1, a, \"/\"); p = a[3] } / -> socket:\\[[0-9]+\\]$/ { print p, $NF }'; "

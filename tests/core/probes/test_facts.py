@@ -14,7 +14,7 @@ from agent.core.probes.files import read_file
 from agent.core.probes.gpu import read_apps, read_gpus
 from agent.core.probes.host import read_disks, read_host, read_memory, read_nccl_conf
 from agent.core.probes.http import read_http
-from agent.core.probes.processes import read_processes
+from agent.core.probes.processes import read_processes, read_ps
 from agent.core.probes.sockets import read_listeners
 
 FACTS = sorted((Path(__file__).parent / "facts").glob("*/*.json"))
@@ -27,6 +27,8 @@ def rows(name: str, found: Any) -> Any:
     match name:
         case "sockets":
             return [[item.address, item.port, None if item.pids is None else list(item.pids)] for item in found]
+        case "ps":
+            return [[item.pid, item.ppid, item.pgid, item.state] for item in found]
         case "disk":
             return [[item.mount, item.size_kib, item.free_kib] for item in found]
         case "http":
@@ -57,6 +59,7 @@ def test_a_fact_is_read_as_recorded(path: Path) -> None:
         "gpu_apps": lambda: read_apps(result),
         "sockets": lambda: read_listeners(result),
         "processes": lambda: read_processes(result),
+        "ps": lambda: read_ps(result.out, fact["columns"]),
         "disk": lambda: read_disks(result),
         "memory": lambda: read_memory(result),
         "host": lambda: read_host(result),

@@ -275,6 +275,7 @@ def test_nccl_files_are_read_whoever_names_them(tmp_path: Path) -> None:
 def test_a_file_is_named_literally_and_its_digest_is_right(tmp_path: Path, name: str) -> None:
     """Whatever the name, it is one file; small JSON comes along."""
     path = tmp_path / name
+    assert file_section(str(path)).name.isprintable()
     path.write_text('{"eagle_config": {"use_aux_hidden_state": true, "ids": [2, 30, 58]}}')
     facts = read_file(run(file_section(str(path))))
     assert facts is not None

@@ -1,0 +1,97 @@
+"""Readers against text that nobody meant well: nothing raises, nothing becomes a clean host, quoting is literal."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.core.observations import SectionResult
+from agent.core.probes.bench_tools import read_json, read_text
+from agent.core.probes.files import file_section, read_file
+from agent.core.probes.gpu import read_apps, read_gpus
+from agent.core.probes.host import read_disks, read_host, read_memory, read_nccl_conf
+from agent.core.probes.http import post_json, read_http
+from agent.core.probes.logs import arguments, clock_of, inside, nccl_settings, pairs, rank_of, without_stamp
+from agent.core.probes.processes import read_processes, read_ps
+from agent.core.probes.sockets import read_listeners
+from agent.core.servers import kind_of
+from agent.core.servers.startup import read_startup
+
+READERS: list[Any] = [read_gpus, read_apps, read_processes, read_listeners, read_host, read_disks, read_memory]
+READERS += [read_nccl_conf, read_http, read_file]
+PIECES = [
+    "=end",
+    "=ss",
+    "=stat",
+    "=argv",
+    "=self 1 4096",
+    "HTTP 200",
+    "index, uuid",
+    "0, GPU-a, 4",
+    '{"card0": {',
+    "\n",
+]
+PIECES += [
+    "LISTEN 0 5 *:80 *:*",
+    "1 (x) S 0 1 1 1 1 0",
+    "[TP0] ",
+    "server_args=ServerArgs(",
+    "a='",
+    ")",
+    "{",
+    '"',
+    "\x1b[",
+]
+TEXT = st.one_of(st.text(), st.lists(st.sampled_from(PIECES) | st.text(max_size=20), max_size=12).map("\n".join))
+TEXT = TEXT.map(lambda text: text.encode("utf-8", "backslashreplace").decode())
+
+
+@given(TEXT, st.sampled_from([None, 0, 1, 15, 127, 255]))
+@settings(max_examples=300, deadline=None)
+def test_no_output_makes_a_reader_raise(text: str, status: int | None) -> None:
+    """Whatever a host prints, a reader returns something or None."""
+    for reader in READERS:
+        reader(SectionResult(status=status, out=text))
+    table = read_gpus(SectionResult(status=status, out=text))
+    assert table is not None
+    assert table.problem or table.gpus, "no GPUs without a reason"
+
+
+@given(TEXT)
+@settings(max_examples=300, deadline=None)
+def test_no_log_makes_a_reader_raise(text: str) -> None:
+    """Lines of logs, printed configurations, results of benchmark tools."""
+    for reader in (without_stamp, rank_of, clock_of, pairs, arguments, read_json, read_text):
+        reader(text)  # type: ignore[operator]
+    inside(text, "(")
+    nccl_settings(text.split("\n"))
+    read_ps(text, ("pid", "lstart", "args"))
+    for name in ("sglang", "vllm", "llamacpp"):
+        kind = kind_of(name)
+        read_startup(kind, text.split("\n"))
+        kind.fatal(text)
+        kind.effective({"server_info": SectionResult(status=0, out=f"{text}\nHTTP 200")}, (text,))
+
+
+@pytest.mark.skipif(shutil.which("dash") is None, reason="there is no dash here")
+@given(st.lists(st.text(alphabet=st.characters(exclude_characters="\x00", exclude_categories=("Cs",))), max_size=20))
+@settings(max_examples=40, deadline=None)
+def test_what_is_quoted_arrives_as_one_literal_word(words: list[str]) -> None:
+    """Bodies and paths reach the tool exactly as they are."""
+    lines = ["curl() { printf '%s\\0' \"$@\"; }"]
+    lines += [post_json("http://127.0.0.1:1/", word) for word in words]
+    done = subprocess.run(["dash", "-c", "\n".join(lines)], capture_output=True, check=False)
+    assert done.stderr == b""
+    arrived = list(done.stdout.split(b"\0"))
+    bodies = [arrived[place + 1] for place, part in enumerate(arrived) if part == b"--data-raw"]
+    assert [word.encode() for word in words] == bodies[: len(words)]
+    for word in words:
+        section = file_section("/" + word)
+        assert section.name.isprintable()
+        checked = subprocess.run(["dash", "-n", "-c", section.command], capture_output=True, check=False)
+        assert (checked.returncode, checked.stderr) == (0, b"")
