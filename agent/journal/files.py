@@ -61,6 +61,12 @@ def refuse_remote(folder: Path) -> None:
         )
 
 
+def unwritable(folder: Path, error: OSError) -> JournalError:
+    """Say that nothing can be written in a folder."""
+    what = f"{folder}: nothing can be written there: {error.strerror}"
+    return JournalError(what, "choose a folder of yours on a local disk", "E_JOURNAL_FS")
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in ``folder`` durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -90,7 +96,10 @@ class Lock:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "journal.lock"
-        self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise unwritable(folder, error) from error
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

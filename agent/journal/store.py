@@ -7,6 +7,7 @@ A whole file is judged in ``verify``; nothing here repairs.
 from __future__ import annotations
 
 import errno
+import re
 import sqlite3
 import struct
 import time
@@ -23,8 +24,8 @@ from agent.errors import JournalError
 from . import schema
 from .blobs import Blobs
 from .chain import COLUMNS, Row, entry_hash, first_break
-from .codec import KIND_NAMES, KINDS, Decoder, encode
-from .files import Lock, Reserve, locate, refuse_remote
+from .codec import KIND_NAMES, KINDS, encode, read_rows
+from .files import Lock, Reserve, locate, refuse_remote, unwritable
 from .opening import broken, check_version, create_file, damaged, existing, new_info, read_genesis
 
 BATCH_EVENTS_MAX = 64
@@ -63,7 +64,6 @@ class Journal:
         self._unusable = ""
         self._pending = 0
         self._pending_since_s = 0.0
-        self._decoder = Decoder()
         genesis = read_genesis(connection, path)
         self.campaign = genesis.campaign.hex()
         """32 hexadecimal digits."""
@@ -84,7 +84,14 @@ class Journal:
         Codes: E_JOURNAL_EXISTS, E_JOURNAL_FS, E_JOURNAL_LOCKED, E_JOURNAL_FULL.
         """
         path = locate(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not re.fullmatch(r"[0-9a-f]{32}", campaign):
+            raise JournalError(
+                f"a campaign is named by 32 hexadecimal digits, not {campaign!r}", code="E_JOURNAL_VALUE"
+            )
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(path.parent, error) from error
         refuse_remote(path.parent)
         lock = Lock(path.parent)
         try:
@@ -141,7 +148,7 @@ class Journal:
         reserve.fill()
         try:
             connection = schema.connect_writer(path)
-        except sqlite3.Error as error:
+        except schema.READ_ERRORS as error:
             reserve.drop()
             raise damaged(path, error) from error
         try:
@@ -199,15 +206,16 @@ class Journal:
         (a second request or answer), E_JOURNAL_BUSY: nothing was written, the journal stays usable.
         E_JOURNAL_FULL, E_JOURNAL_IO: the writer is poisoned.
         """
-        self._check(writing=True)
+        if self._unusable or not self.writable:
+            self._check(writing=True)
         body = encode(map_outputs(event, self._spill))
-        kind = KINDS[type(event)]
-        request = event.request if kind in ("requested", "observed") else None
+        kind, kind_bytes, asks = KINDS[type(event)]
+        request = event.request if asks else None
         seq, prev = self._seq + 1, self._hash
         try:
             asked = None if request is None else request.encode()
-            texts = (kind.encode(), lane.encode(), host.encode(), asked)
-            digest = entry_hash(prev, seq, *texts, wall_ns, boot_ns, boot_id.encode(), epoch, body)
+            place, box, boot = lane.encode(), host.encode(), boot_id.encode()
+            digest = entry_hash(prev, seq, kind_bytes, place, box, asked, wall_ns, boot_ns, boot, epoch, body)
         except (struct.error, AttributeError, UnicodeError) as error:
             raise JournalError(f"the envelope of {kind} cannot be kept: {error}", code="E_JOURNAL_VALUE") from error
         row = (seq, kind, lane, host, request, wall_ns, boot_ns, boot_id, epoch, prev, digest, body)
@@ -244,6 +252,9 @@ class Journal:
         self._safe_seq = self._seq
 
     def _spill(self, output: Output) -> Output:
+        text = output.text
+        if text is not None and len(text) <= output.size <= INLINE_BYTES_MAX:
+            return output
         if output.blob is not None:
             if not self.blobs.has(output.blob):
                 raise JournalError(f"there is no blob {output.blob}", "append the output itself", "E_JOURNAL_BLOB")
@@ -312,9 +323,8 @@ class Journal:
         Rows are fetched in pages, so no transaction stays open while the caller works. Codes:
         E_JOURNAL_CHAIN, E_JOURNAL_DAMAGED, E_JOURNAL_UNSUPPORTED; entries before the place are yielded first.
         """
-        decode = self._decoder.entry
         for page in self._pages(start):
-            yield from map(decode, page)
+            yield from read_rows(page)
 
     def hydrate(self, entry: Entry) -> Entry:
         """Return the entry with the bytes of its blobs; one that is missing or wrong stays a reference, and counts."""
@@ -358,7 +368,7 @@ class Journal:
 
     def _check_kinds(self) -> None:
         """Raise E_JOURNAL_UNSUPPORTED if there is an entry of a kind that this version does not know."""
-        known = ", ".join(f"'{kind.decode()}'" for kind in sorted(KIND_NAMES))
+        known = ", ".join(f"'{kind}'" for kind in sorted(KIND_NAMES))
         query = f"SELECT seq, kind FROM event WHERE seq >= ? AND kind NOT IN ({known}) LIMIT 1"  # noqa: S608
         for seq, kind in self._rows(query, 1):
             raise JournalError(

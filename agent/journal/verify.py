@@ -20,7 +20,7 @@ from . import schema
 from .anchors import read_anchors
 from .blobs import Blobs
 from .chain import COLUMNS, Row, first_break
-from .codec import Decoder
+from .codec import event_of
 from .opening import check_version, existing, read_genesis
 
 DAMAGED, CHAIN, CUT, FORK, BLOB, ILLEGAL, UNSUPPORTED = 10, 11, 12, 13, 14, 15, 18
@@ -184,7 +184,6 @@ class _Content:
     def __init__(self) -> None:
         self.blobs: dict[str, tuple[int, int]] = {}
         """Name to the first entry that refers to it, and the size in bytes."""
-        self._decoder = Decoder()
         self._seq = 0
         self._asked: dict[str, Requested] = {}
         self._answered: set[str] = set()
@@ -195,7 +194,7 @@ class _Content:
         """Take in rows whose hashes are right."""
         for row in rows:
             try:
-                event = self._decoder.entry(row).event
+                event = event_of(row)
             except JournalError as error:
                 report.add(error.finding, row[0], error.what, "an entry of a kind that this version knows")
                 continue

@@ -220,7 +220,7 @@ def test_the_writer_may_only_insert_entries(tmp_path: Path) -> None:
     """Its own connection is denied everything else, whatever a defect of ours might try."""
     with new_journal(tmp_path) as journal:
         for statement in (
-            "DROP TRIGGER event_chain",
+            "DROP TRIGGER event_append",
             "UPDATE event SET lane = ''",
             "DELETE FROM event",
             "ATTACH ':memory:' AS x",
@@ -364,6 +364,19 @@ def test_what_is_no_journal_is_told_apart(tmp_path: Path) -> None:
     connection.close()
     with refused("E_JOURNAL_DAMAGED"):
         Journal.open_writer(tmp_path)
+
+
+def test_what_a_journal_cannot_be_made_from(tmp_path: Path) -> None:
+    """A folder that cannot be, and a name that is none."""
+    (tmp_path / "file").write_text("")
+    with refused("E_JOURNAL_FS"):
+        new_journal(tmp_path / "file" / "run")
+    with refused("E_JOURNAL_VALUE"):
+        Journal.create(tmp_path, "campaign", {})
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "locked" / "journal.lock").mkdir()
+    with refused("E_JOURNAL_FS"):
+        new_journal(tmp_path / "locked")
 
 
 def test_importing_the_package_is_cheap() -> None:

@@ -80,12 +80,7 @@ def test_pairs(tmp_path: Path) -> None:
     assert numbers(tmp_path) == [(15, 1), (15, 2)]
     path = tmp_path / "journal.db"
     connection = sqlite3.connect(path, isolation_level=None)
-    for name in (
-        "TRIGGER event_one_requested",
-        "TRIGGER event_one_observed",
-        "INDEX one_requested",
-        "INDEX one_observed",
-    ):
+    for name in ("TRIGGER event_append", "INDEX one_requested", "INDEX one_observed"):
         connection.execute(f"DROP {name}")
     connection.close()
     by_hand(path, "requested", Requested(request="r", action=Probe(sections=())).model_dump_json().encode(), "r")
