@@ -5,6 +5,7 @@ the GPUs (an ``nvidia-smi`` that reads simulated devices) and the model's speed 
 Importing this package is cheap; asyncssh is imported by ``agent.lab.box`` only.
 """
 
+from .info import BoxInfo, find, start, stop
 from .spec import FAULTS, Existing, Fault, LabSpec
 
-__all__ = ["FAULTS", "Existing", "Fault", "LabSpec"]
+__all__ = ["FAULTS", "BoxInfo", "Existing", "Fault", "LabSpec", "find", "start", "stop"]

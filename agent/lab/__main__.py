@@ -15,33 +15,26 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from .box import LabBox, find
+from .box import LabBox
+from .info import stop
 from .spec import LabSpec
 
 
 async def serve(spec: LabSpec, folder: Path) -> int:
     """Bring the box up, say so, and keep it until told to stop."""
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
+    told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, told.set)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     async with LabBox(spec, folder) as box:
         print(json.dumps(asdict(box.info)), flush=True)  # noqa: T201 - the line its starter waits for
-        while not stop.is_set():
+        while not told.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), min(1.0, spec.idle_s))
+                await asyncio.wait_for(told.wait(), min(1.0, spec.idle_s))
             idle = loop.time() - box.last_seen
             if not box.folder.info.exists() or (not box.connections and idle > spec.idle_s):
                 break
-    return 0
-
-
-def stop(folder: Path) -> int:
-    """End the box of a folder; 0 when it is gone."""
-    info = find(folder)
-    if info is not None:
-        os.kill(info.pid, signal.SIGTERM)
     return 0
 
 
@@ -55,7 +48,7 @@ def main() -> int:
     parser.add_argument("--stop", action="store_true", help="end the box of this folder")
     given = parser.parse_args()
     if given.stop:
-        return stop(given.folder)
+        return 0 if stop(given.folder) else 1
     text = Path(given.spec[1:]).read_text() if given.spec.startswith("@") else given.spec
     spec = LabSpec.model_validate_json(text)
     with contextlib.suppress(OSError):

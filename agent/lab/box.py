@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,32 +19,15 @@ from typing import Any, Self
 import asyncssh
 
 from .folder import Folder
+from .info import BoxInfo, find
 from .keeper import Child, Keeper
 from .session import Session
 from .spec import LabSpec
 
+__all__ = ["BoxInfo", "LabBox", "find"]
+
 READY_S = 15.0
 USER = "root"
-
-
-@dataclass(frozen=True)
-class BoxInfo:
-    """Where a running box is reached. It is what ``FOLDER/box.json`` holds."""
-
-    host: str
-    port: int
-    user: str
-    folder: str
-    client_key: str
-    known_hosts: str
-    ssh_config: str
-    aliases: tuple[str, ...]
-    mode: str
-    """``root`` or ``user``: namespaces of its own; ``plain``: none."""
-    notes: tuple[str, ...]
-    pid: int
-    start: int
-    """The process that serves SSH, with its start time (clock ticks)."""
 
 
 class _Server(asyncssh.SSHServer):
@@ -113,7 +96,7 @@ class LabBox:
         self.folder.lay_out(self.spec)
         self.last_seen = asyncio.get_running_loop().time()
         try:
-            await self.keeper.start()
+            await self._start_keeper()
             await self._listen()
             if self.spec.existing is not None:
                 await self._start_existing()
@@ -128,6 +111,17 @@ class LabBox:
     ) -> None:
         """End everything."""
         await self.close()
+
+    async def _start_keeper(self) -> None:
+        """Start PID 1; where namespaces exist but cannot be used, do without them and say why."""
+        try:
+            await self.keeper.start()
+        except RuntimeError as error:
+            if not self.spec.isolate:
+                raise
+            self.keeper = Keeper(self.folder, {**self.keeper.config, "isolate": False})
+            await self.keeper.start()
+            self.keeper.notes.append(f"namespaces could not be used: {str(error).splitlines()[-1]}")
 
     async def _listen(self) -> None:
         host_key, client_key = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(2))
@@ -173,7 +167,7 @@ class LabBox:
     async def _start_existing(self) -> None:
         """Start the hand-started server and wait until it answers."""
         existing = self.spec.existing
-        assert existing is not None  # noqa: S101 - the caller looked
+        assert existing is not None
         (self.folder.path / "hand-started").touch()
         words = [*(f"{key}={value}" for key, value in existing.env.items()), *existing.argv(self.spec.port)]
         server = await self._background(f"exec env {shlex.join(words)} >sglang.log 2>&1 </dev/null")
@@ -219,16 +213,3 @@ class LabBox:
         await self.keeper.close()
         with contextlib.suppress(OSError):
             self.folder.info.rename(self.folder.info.with_suffix(".ended"))
-
-
-def find(folder: Path) -> BoxInfo | None:
-    """Return the living box of a folder, or None: the process that serves it is checked by pid and start time."""
-    try:
-        value = json.loads((Path(folder) / "box.json").read_text())
-        fields = Path(f"/proc/{value['pid']}/stat").read_text().rpartition(")")[2].split()
-    except (OSError, ValueError, KeyError):
-        return None
-    if fields[0] in "ZX" or int(fields[19]) != value["start"]:
-        return None
-    value["aliases"], value["notes"] = tuple(value["aliases"]), tuple(value["notes"])
-    return BoxInfo(**value)

@@ -104,8 +104,10 @@ class Folder:
 
     def environment(self, user: str) -> dict[str, str]:
         """Return what every shell of the box starts with."""
+        usual = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         return {
-            "PATH": f"{self.bin}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            # Last, the programs beside this interpreter: a real llama.cpp server runs in a lab too.
+            "PATH": f"{self.bin}:{usual}:{Path(sys.executable).parent}",
             "HOME": str(self.home),
             "USER": user,
             "LOGNAME": user,

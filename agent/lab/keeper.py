@@ -67,7 +67,7 @@ class Keeper:
         self.mode, self.notes = said["mode"], said["notes"]
 
     def _read(self) -> None:
-        assert self.control is not None  # noqa: S101 - the reader is removed before it is cleared
+        assert self.control is not None
         try:
             data = self.control.recv(1 << 20)
         except BlockingIOError:

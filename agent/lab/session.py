@@ -33,7 +33,7 @@ class _Pump(asyncio.Protocol):
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.ReadTransport)  # noqa: S101 - asyncio's contract
+        assert isinstance(transport, asyncio.ReadTransport)
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
@@ -181,7 +181,7 @@ class Session(asyncssh.SSHServerSession[bytes]):
         return child
 
     async def _start_terminal(self) -> Child:
-        assert self.terminal is not None  # noqa: S101 - the caller looked
+        assert self.terminal is not None
         kind, (width, height, pixwidth, pixheight) = self.terminal
         master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, pixwidth, pixheight))

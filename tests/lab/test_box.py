@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,8 +17,10 @@ from typing import Any
 import asyncssh
 import pytest
 
-from agent.lab import LabSpec
-from agent.lab.box import LabBox, find
+from agent.lab import LabSpec, find
+from agent.lab import start as start_box
+from agent.lab import stop as stop_box
+from agent.lab.box import LabBox
 from tests.lab.conftest import Lab, Make
 
 
@@ -294,11 +297,12 @@ def test_nothing_is_written_outside_the_folder(make: Make, tmp_path: Path) -> No
     assert (lab.box.folder.path / "tmp" / "a").exists()
 
 
-def start(folder: Path, **spec: Any) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+def start(folder: Path, before: list[str] | None = None, **spec: Any) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
     """Start a box as a process; return it and the line it said."""
     value = json.dumps({"existing": None, "time_scale": 4000, **spec})
     child = subprocess.Popen(
-        [sys.executable, "-m", "agent.lab", "--folder", str(folder), "--spec", value], stdout=subprocess.PIPE
+        [*(before or []), sys.executable, "-m", "agent.lab", "--folder", str(folder), "--spec", value],
+        stdout=subprocess.PIPE,
     )
     assert child.stdout is not None
     line = child.stdout.readline()
@@ -348,3 +352,72 @@ def test_a_killed_server_process_takes_the_whole_box_with_it(tmp_path: Path) -> 
         time.sleep(0.02)
     assert living(folder) == []
     assert find(folder) is None
+
+
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
+def test_without_the_right_to_it_a_box_takes_a_user_namespace(tmp_path: Path) -> None:
+    """Without the right to it a box takes a user namespace."""
+    folder = tmp_path / "lab"
+    lesser = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
+    child, said = start(folder, lesser)
+    try:
+        assert said["mode"] == "user"
+        look = "cat /data/models/kimi-k2.5-int4/config.json; nvidia-smi -L | wc -l; ps -e | wc -l; touch /etc/x"
+        seen = subprocess.run(
+            ["ssh", "-F", said["ssh_config"], "box", look], capture_output=True, check=False, timeout=20
+        ).stdout.decode()
+        assert "kimi_k25" in seen
+        assert seen.split()[-2] == "8"
+        assert int(seen.split()[-1]) < 10
+        assert not Path("/etc/x").exists()
+    finally:
+        child.terminate()
+        assert child.wait(10) == 0
+    assert living(folder) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="the broken mount needs root")
+def test_where_namespaces_cannot_be_used_it_does_without(loop: Any, tmp_path: Path) -> None:
+    """Where namespaces cannot be used it does without, and says why."""
+    box = LabBox(LabSpec(existing=None), tmp_path / "lab")
+    box.keeper.config["hostname"] = "x" * 100  # too long for the kernel: the box fails after it has entered
+    loop.run(box.__aenter__())
+    try:
+        assert box.info.mode == "plain"
+        assert "namespaces could not be used" in box.notes[-1]
+        assert len(loop.run(box.run("nvidia-smi -L"))[1].splitlines()) == 8
+    finally:
+        loop.run(box.close())
+
+
+def test_a_started_box_outlives_its_starter(tmp_path: Path) -> None:
+    """A started box outlives its starter, is found by its folder, and ends when told."""
+    folder = tmp_path / "lab"
+    script = (
+        "import sys, os, signal; from pathlib import Path; from agent.lab import LabSpec, start\n"
+        "print(start(LabSpec(existing=None), Path(sys.argv[1])).port, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script, str(folder)], capture_output=True, check=False, timeout=40)
+    assert ran.returncode == -signal.SIGKILL
+    info = find(folder)
+    assert info is not None
+    assert info.port == int(ran.stdout)
+    assert stop_box(folder)
+    assert find(folder) is None
+    assert living(folder) == []
+
+
+def test_a_box_that_cannot_start_says_why(tmp_path: Path) -> None:
+    """A box that cannot start says why."""
+    (tmp_path / "lab.json").write_text("{}")
+    with pytest.raises(RuntimeError, match="was a lab already"):
+        start_box(LabSpec(existing=None), tmp_path)
+
+
+def test_importing_the_package_is_cheap() -> None:
+    """Importing the package is cheap: asyncssh comes with the box only."""
+    ran = subprocess.run(
+        [sys.executable, "-c", "import sys, agent.lab; print('asyncssh' in sys.modules)"],
+        capture_output=True, check=True, timeout=30,
+    )  # fmt: skip
+    assert ran.stdout == b"False\n"

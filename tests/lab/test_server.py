@@ -270,6 +270,16 @@ def test_sigterm_drains_and_takes_the_workers_along(make: Make) -> None:
     assert "SIGTERM received" in lab.log()
 
 
+def test_sigterm_to_all_at_once_is_never_missed(make: Make) -> None:
+    """A kill list names the parent and its workers; the parent must not lose its signal among theirs."""
+    lab = make(time_scale=20000)
+    for _ in range(8):
+        pid = lab.launch(FLAGS)
+        lab.status(f"kill -TERM {pid} $(pgrep -f '[s]glang::')")
+        lab.until(lambda: lab.status(f"kill -0 {pid}")[0] != 0, "it is gone", timeout=3)  # noqa: B023 - used at once
+        lab.until(lambda: sum(lab.used()) == 0, "and its memory free")
+
+
 @pytest.mark.parametrize(
     ("flags", "status", "text"),
     [

@@ -107,13 +107,26 @@ class Root:
         elif entry.is_dir() and not (covered and entry.name in HIDEABLE):
             target.mkdir()
             if entry.name not in ("proc", "tmp"):
-                # /sys comes without its mounts, so that nothing in the box touches this machine's cgroups.
-                mount(str(entry), str(target), flags=MS_BIND | (0 if entry.name == "sys" else MS_REC))
-                if entry.name not in ("dev", "sys"):
-                    with contextlib.suppress(OSError):
-                        mount("none", str(target), flags=MS_REMOUNT | MS_BIND | MS_RDONLY)
+                self._bind(entry, target)
             if covered:
                 self.notes.append(f"/{entry.name} is this machine's own: the lab's files for it are not visible")
+
+    def _bind(self, entry: Path, target: Path) -> None:
+        """Show a folder of this machine, read-only where that is possible."""
+        # As root, /sys comes without its mounts, so that nothing in the box touches this machine's cgroups. In a user
+        # namespace that is refused, and not needed.
+        for recursive in (0, MS_REC) if entry.name == "sys" else (MS_REC,):
+            try:
+                mount(str(entry), str(target), flags=MS_BIND | recursive)
+                break
+            except OSError as error:
+                problem = error
+        else:
+            self.notes.append(f"{entry} is not visible: {problem}")
+            return
+        if entry.name not in ("dev", "sys"):
+            with contextlib.suppress(OSError):
+                mount("none", str(target), flags=MS_REMOUNT | MS_BIND | MS_RDONLY)
 
 
 class Init:
