@@ -4,42 +4,44 @@
 #
 # The text has two parts. The first is all that a probe needs; the second, with the jobs, is sent when first used.
 # Every verb runs in a subshell and answers on standard output; its first word says how it went.
-ag_path=$PATH ag_umask=$(umask) ag_lc=${LC_ALL-}
-umask 077; LC_ALL=C; PATH=/usr/sbin:/usr/bin:/sbin:/bin:$PATH; export LC_ALL PATH
-# The sections of a probe run one after another, each in a shell of its own, a fork of this one: no command of a
-# probe shows up in a process list, least of all in the one that the probe itself makes. One timer serves a group
-# of sections, and it starts beside them, so that a probe which does not hang never waits for it.
-_s() { # LIMIT (centiseconds) NAME COMMAND
-  I=$((I+1)); [ $I -ge $K ] && [ $X -eq 0 ] || return 0
-  [ "$1" -ge "$G" ] || { X=$I; return; }             # a shorter limit than the timer's: a group of its own
-  read -r B E </proc/uptime; printf '%b%s begin %s\n' "$Q" "$N" "$2"
-  ( PATH=$ag_path:$PATH; eval "$3" ) </dev/null 2>&1; R=$?
-  if [ "$H" ]; then read -r C E </proc/uptime; R=124 # its time, or only what others had left of it?
-    [ $I -eq $K ] || [ $(((${C%.*}-${B%.*}+1)*125)) -ge "$1" ] || { X=$I Q="\n"; return; }; X=$((I+1)); fi
-  Q="\n$N end $2 rc=$R\n"                            # goes out with the next mark: each write is a packet
+ag_path=$PATH ag_umask=$(umask) ag_lc=${LC_ALL-} ag_d='' ag_limit=''
+ag_own=/usr/sbin:/usr/bin:/sbin:/bin:$PATH PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin
+umask 077; LC_ALL=C; export LC_ALL PATH
+trap 'H=1' USR1; trap ag_rest EXIT
+
+# A probe is the text "_b LIMIT NAME; command; _e NAME $?" for each section. No command of it shows up in a process
+# list, least of all in the one that the probe itself makes. Each write is a packet, so an end goes out with the
+# next beginning. One guard serves many probes: it looks at the age of what this shell is waiting for.
+ag_begin() { N=#$1 Q=#$1\\n; }
+_b() {
+  [ "$1" = "$ag_limit" ] && kill -0 "$ag_d" 2>/dev/null || ag_guard "$1"
+  printf '%b%s begin %s\n' "$Q" "$N" "$2"; H=''
 }
-ag_dog() { # PID SECONDS: the timer; then ends what runs below PID, with TERM and two seconds later with KILL
-  trap 'kill $z 2>/dev/null; exit 0' TERM; sleep "$2" & z=$!; wait $z
-  trap '' TERM; kill -s USR1 "$1"; read -r me E </proc/self/stat
-  l=" $(cat /proc/[0-9]*/stat 2>/dev/null | awk -v top="$1" -v me="$me" '
-    { p = $1 + 0; sub(/^.*\) /, ""); if (split($0, f, " ") >= 40) { up[p] = f[2]; at[p] = f[20] } }
-    END { for (p in up) { for (q = p; (q in up) && q != top && q != me; q = up[q]); if (q == top && p != top) print p ":" at[p] } }' |
-    tr '\n' ' ')"
-  for p in $l; do kill "${p%:*}"; done; sleep 2
-  for p in $(cat /proc/[0-9]*/stat 2>/dev/null | awk '{ p = $1 + 0; sub(/^.*\) /, ""); split($0, f, " "); print p ":" f[20] }'); do
-    case $l in *" $p "*) kill -s KILL "${p%:*}";; esac
+_e() { [ -z "$H" ] || { set -- "$1" 124; ag_d=''; }; Q="\n$N end $1 rc=$2\n"; }
+ag_end() { printf '%b\n%s done 0\n' "$Q" "$N"; }
+
+ag_rest() { [ -z "$ag_d" ] || kill "$ag_d" 2>/dev/null; ag_d=''; }
+ag_guard() { ag_rest; ag_limit=$1; ag_dog $$ "$1" </dev/null >/dev/null 2>&1 & ag_d=$!; }
+ag_dog() { # PID LIMIT (centiseconds): ends children of PID older than that, with all below them
+  trap - USR1 EXIT; trap 'kill $z 2>/dev/null; exit 0' TERM; read -r me E </proc/self/stat
+  t=$(($2/4)); [ $t -ge 5 ] || t=5; [ $t -le 500 ] || t=500; t=$((t/100)).$((t%100/10))$((t%10))
+  while kill -0 "$1"; do
+    sleep $t & z=$!; wait $z
+    c='?'; ! read -r c <"/proc/$1/task/$1/children" || [ "${c% }" != "$me" ] || continue
+    read -r u E </proc/uptime
+    l=" $(cat /proc/[0-9]*/stat | awk -v top="$1" -v me="$me" -v now="${u%.*}${u#*.}" -v limit="$2" '
+      { p = $1 + 0; sub(/^.*\) /, ""); if (split($0, f, " ") >= 40) { up[p] = f[2]; at[p] = f[20] } }
+      END { for (p in up) { n = 0; for (q = p; (q in up) && up[q] != top; q = up[q]) n++
+        if ((q in up) && q != me && now - at[q] >= limit) print n, p ":" at[p] } }' | sort -n | cut -d' ' -f2 | tr '\n' ' ')"
+    [ "${l# }" ] || continue
+    # Parents first, or one that minds no signal goes on with its next command. It bites once: the shell it guards
+    # begins another. What is left of its work is no child of that shell, so that no other guard takes it for late.
+    trap '' TERM; kill -s USR1 "$1"; for p in $l; do kill "${p%:*}"; done
+    ( sleep 2; l2=" $(cat /proc/[0-9]*/stat |
+      awk '{ p = $1 + 0; sub(/^.*\) /, ""); split($0, f, " "); print p ":" f[20] }' | tr '\n' ' ')"
+      for p in $l; do case $l2 in *" $p "*) kill -s KILL "${p%:*}";; esac; done ) &
+    return
   done
-}
-ag_probe() { # NONCE TEXT LIMIT...: the sections are lines of _s; their limits again, in the same order
-  N=#$1 Q=#$1\\n ag_text=$2 K=1; shift 2; trap H=1 USR1
-  while [ $K -gt 0 ]; do # one round for each group; _s sets X to where the next begins
-    I=0 X=0 H=''; for G; do I=$((I+1)); [ $I -lt $K ] || break; done
-    I=$((G/100)); [ $((G%100)) -eq 0 ] || I=$I.$((G%100/10))$((G%10))
-    ag_dog $$ $I >/dev/null 2>&1 & D=$!
-    I=0; eval "$ag_text"; kill $D 2>/dev/null
-    K=$X; [ $K -le $# ] || K=0
-  done
-  printf '%b\n%s done 0\n' "$Q" "$N"
 }
 #--- jobs ---
 ag_gone() { # PID: whether there is no such process, or only its zombie; sets S (state), P (parent), T (start time, field 22)
@@ -121,7 +123,7 @@ ag_acquire() { # OWNER TTL [EPOCH TO TAKE OVER]
     o='' le=0 lb='' lu=0 lt=0; read -r o le lb lu lt _ <"$base/lease"
     ag_number "$lu" && ag_number "$lt" || { echo "ERR lease cannot be read"; return 70; }
     if [ "$o" = "$1" ] && [ "$lb" = "$boot" ]; then ag_put "$base/lease" "$o $n $boot $up $2"; echo "EPOCH $n"; return; fi
-    [ "$o" = "$1" ] || [ "$lb" != "$boot" ] || [ $((lu+lt)) -lt "$up" ] || [ "${3-}" = "$n" ] || {
+    [ "$o" = "$1" ] || [ "$lt" = 0 ] || [ "$lb" != "$boot" ] || [ $((lu+lt)) -lt "$up" ] || [ "${3-}" = "$n" ] || {
       echo "BUSY $o epoch $n age $((up-lu)) s"; return 75; }
   fi
   ag_put "$base/epoch" $((n+1)) && ag_put "$base/lease" "$1 $((n+1)) $boot $up $2" || { echo "ERR space"; return 74; }

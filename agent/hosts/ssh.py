@@ -12,6 +12,7 @@ import contextlib
 import random
 import socket
 import time
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -210,6 +211,28 @@ class _Link(asyncssh.SSHClient):
             self._conn.abort()
 
 
+async def _apart(work: Coroutine[Any, Any, asyncssh.SSHClientConnection], timeout_s: float) -> None:
+    """Connect in a task of its own, within a time. ``wait_for`` inside asyncssh may swallow a cancellation that comes
+    as it ends (Python 3.11); the caller's own deadline must not be lost with it.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=timeout_s)
+    finally:
+        if not task.done():
+            task.add_done_callback(_abort_unwanted)
+            task.cancel()
+    if task.cancelled() or not task.done():
+        raise TimeoutError
+    task.result()
+
+
+def _abort_unwanted(task: asyncio.Future[asyncssh.SSHClientConnection]) -> None:
+    """Close a connection that came too late; look at an error, so that nobody else has to."""
+    if not task.cancelled() and task.exception() is None:
+        task.result().abort()
+
+
 class SSHHost(ShellHost):
     """A host that is reached by an alias of the ssh configuration, or by ``user@host:port``."""
 
@@ -295,24 +318,24 @@ class SSHHost(ShellHost):
             link = _Link(known)
             interval, count = self._keepalive
             given: dict[str, Any] = {"client_keys": keys} if (keys := ClientKeys.of(options)) is not None else {}
-            async with asyncio.timeout(self._connect_timeout_s + LOGIN_TIMEOUT_S + 1):
-                await asyncssh.connect(
-                    self._address.host,
-                    self._address.port or (),
-                    config=self._config(),
-                    username=self._address.user or (),
-                    client_factory=lambda: link,
-                    known_hosts=known.parsed,
-                    keepalive_interval=interval,
-                    keepalive_count_max=count,
-                    connect_timeout=self._connect_timeout_s,
-                    login_timeout=LOGIN_TIMEOUT_S,
-                    compression_algs=None,
-                    agent_forwarding=False,
-                    x11_forwarding=False,
-                    gss_host=None,
-                    **given,
-                )
+            connecting = asyncssh.connect(
+                self._address.host,
+                self._address.port or (),
+                config=self._config(),
+                username=self._address.user or (),
+                client_factory=lambda: link,
+                known_hosts=known.parsed,
+                keepalive_interval=interval,
+                keepalive_count_max=count,
+                connect_timeout=self._connect_timeout_s,
+                login_timeout=LOGIN_TIMEOUT_S,
+                compression_algs=None,
+                agent_forwarding=False,
+                x11_forwarding=False,
+                gss_host=None,
+                **given,
+            )
+            await _apart(connecting, self._connect_timeout_s + LOGIN_TIMEOUT_S + 1)
         except HostError:
             raise
         except Exception as error:

@@ -37,6 +37,11 @@ os._exit(3)
 """
 
 
+def soon_s() -> float:
+    """Return the second within which a death is told; more where others keep the processors busy."""
+    return 1.0 if os.getloadavg()[0] < (os.cpu_count() or 1) else 4.0
+
+
 @asynccontextmanager
 async def watching(box: Campaign, key: str, url: str, *patterns: str) -> AsyncIterator[asyncio.Task[Outcome]]:
     """Watch a job while the block runs."""
@@ -75,7 +80,7 @@ def test_what_changes_is_told_and_nothing_else(way: Way) -> None:
                 outcome = await task
             assert isinstance(outcome, Completed)
             assert outcome.out.string().startswith("EXITED 3 ")
-            assert box.when("state EXITED 3") - died < 1.0
+            assert box.when("state EXITED 3") - died < soon_s()
             assert box.lines("workers") == ["1", "0"]
             assert box.lines("log")[0].split(" ", 1)[1] == "loading weights"
             assert box.lines("log")[-1].endswith("Exception: boom")
@@ -99,7 +104,7 @@ def test_a_slow_health_check_does_not_hide_a_death(way: Way) -> None:
                 died = time.monotonic()
                 (box.folder(key) / "die").touch()
                 await task
-            assert box.when("state EXITED 3") - died < 1.0
+            assert box.when("state EXITED 3") - died < soon_s()
 
     run(body())
 
@@ -115,7 +120,7 @@ def test_a_killed_server_and_one_that_never_was(way: Way) -> None:
                 died = time.monotonic()
                 os.kill(int((box.folder(key) / "main").read_text().split()[0]), 9)
                 await task
-            assert box.when("state EXITED 137") - died < 1.0
+            assert box.when("state EXITED 137") - died < soon_s()
             async with watching(box, fresh_key(), "") as task:
                 outcome = await task
             assert isinstance(outcome, Completed)
