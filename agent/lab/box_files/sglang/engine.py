@@ -92,11 +92,16 @@ class Engine:
         tokens, verifies = self.since_flush
         return tokens / verifies if verifies else None
 
-    def stall(self) -> None:
-        """Hang for ever when a rank is gone or the fault says so: nobody answers."""
-        if self.hung.is_set() or self.ranks.dead():
+    def is_hung(self) -> bool:
+        """Say whether a rank is gone, so that nothing comes back. The request that finds out starts the watchdog."""
+        if not self.hung.is_set() and self.ranks.dead():
             self.hung.set()
             os.kill(os.getpid(), signal.SIGCHLD)  # wakes the main thread, which plays the watchdog
+        return self.hung.is_set()
+
+    def stall(self) -> None:
+        """Wait for ever when the engine hangs: nobody answers."""
+        if self.is_hung():
             threading.Event().wait()
 
     def generate(self, prompt: str, tokens: int, quiet: bool = False, sleep: bool = True) -> Answer:

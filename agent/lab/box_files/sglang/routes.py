@@ -20,23 +20,30 @@ FLUSHED = (
 )
 
 
-def phase_of_health(engine: Engine) -> int:
+def _health_failed(engine: Engine) -> None:
+    at = time.strftime("%H:%M:%S")
+    log.say(
+        "Health check failed. Server couldn't get a response from detokenizer for last 20 seconds. "
+        f"tic start time: {at}. last_heartbeat time: {at}"
+    )
+
+
+def status_of_health(engine: Engine) -> int:
     """Return the status of /health now, a one-token request included."""
     if engine.phase in ("loading", "starting", "exiting"):
         return 503
+    if engine.is_hung():
+        time.sleep(engine.world.real_s(20))
+        _health_failed(engine)
+        return 503
     if engine.world.fault("health-503-in-prefill") and (engine.running or time.monotonic() < engine.busy_until + 1.0):
-        at = time.strftime("%H:%M:%S")
-        log.say(
-            "Health check failed. Server couldn't get a response from detokenizer for last 20 seconds. "
-            f"tic start time: {at}. last_heartbeat time: {at}"
-        )
+        _health_failed(engine)
         log.say(
             "Prefill batch, #new-seq: 1, #new-token: 8192, #cached-token: 0, token usage: 0.31, #running-req: 0, "
             "#queue-req: 11, input throughput (token/s): 1410.22, cuda graph: False",
             0,
         )
         return 503
-    engine.stall()
     return 200
 
 
@@ -74,7 +81,7 @@ class Routes:
         """Answer /health: proof that one token came back, nothing more. With ``early-200`` not even that."""
         if self.engine.phase == "loading" and self.engine.world.fault("early-200"):
             return Reply(200)
-        return Reply(phase_of_health(self.engine))
+        return Reply(status_of_health(self.engine))
 
     def server_info(self, request: Request) -> Reply:
         """Answer with both copies of the configuration; what is true stands in ``internal_states``."""
