@@ -12,7 +12,7 @@ import contextlib
 import random
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -211,7 +211,7 @@ class _Link(asyncssh.SSHClient):
             self._conn.abort()
 
 
-async def _apart(work: Coroutine[Any, Any, asyncssh.SSHClientConnection], timeout_s: float) -> None:
+async def _apart(work: Awaitable[asyncssh.SSHClientConnection], timeout_s: float) -> None:
     """Connect in a task of its own, within a time. ``wait_for`` inside asyncssh may swallow a cancellation that comes
     as it ends (Python 3.11); the caller's own deadline must not be lost with it.
     """

@@ -109,7 +109,7 @@ def test_after_a_reboot_the_lease_is_void_and_jobs_are_lost(base: Path) -> None:
         async with Way("local", None, base).open(owner="first") as box:
             key, state = await box.start("sleep", "60")
             os.kill(state.pid, 9)
-            os.kill(int((box.folder(key) / "main").read_text().split()[0]), 9)
+            os.kill(await box.main(key), 9)
         async with Way("local", None, base).open(acquire=False) as box:
             box.hosts._hosts["box"] = LocalHost("box", login=("unshare", "-m", "sh", "-c", mount))
             outcome = await box.do(Acquire(host="box", owner="second"))

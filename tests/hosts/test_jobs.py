@@ -63,7 +63,7 @@ def test_the_words_of_a_state(way: Way) -> None:
             key, state = await box.start("sleep", "60")
             assert state.word == "LIVE"
             assert start_time(state.pid) == state.start
-            main = int((box.folder(key) / "main").read_text().split()[0])
+            main = await box.main(key)
             os.kill(state.pid, signal.SIGKILL)
             await until(lambda: start_time(state.pid) is None)
             assert (await box.status(key)).word == "ORPHANED"
@@ -96,7 +96,7 @@ def test_a_job_without_an_end_is_lost_and_one_that_goes_on_times_out(way: Way) -
         async with way.open() as box:
             key, state = await box.start("sleep", "60")
             assert isinstance(await box.follow(key, 0.7), TimedOut)
-            main = int((box.folder(key) / "main").read_text().split()[0])
+            main = await box.main(key)
             for pid in (state.pid, main):
                 os.kill(pid, signal.SIGKILL)
             outcome = await box.follow(key)
@@ -237,7 +237,7 @@ def test_a_job_outlives_its_controller_and_cancelling_leaves_it_alone(way: Way) 
             assert (await box.status(key)) == state
         async with way.open() as box:
             assert (await box.status(key)) == state
-            os.kill(int((box.folder(key) / "main").read_text().split()[0]), signal.SIGTERM)
+            os.kill(await box.main(key), signal.SIGTERM)
             outcome = await box.follow(key)
             assert isinstance(outcome, Completed)
             assert outcome.status == 143

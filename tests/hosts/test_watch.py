@@ -118,7 +118,7 @@ def test_a_killed_server_and_one_that_never_was(way: Way) -> None:
             async with watching(box, key, "http://127.0.0.1:9/health") as task:
                 await until(lambda: box.lines("health") == ["000"])
                 died = time.monotonic()
-                os.kill(int((box.folder(key) / "main").read_text().split()[0]), 9)
+                os.kill(await box.main(key), 9)
                 await task
             assert box.when("state EXITED 137") - died < soon_s()
             async with watching(box, fresh_key(), "") as task:

@@ -98,6 +98,12 @@ class Campaign:
         """Wait for a job's end."""
         return await self.do(Follow(host="box", key=key, timeout_s=timeout_s))
 
+    async def main(self, key: str) -> int:
+        """Return the pid of what the job runs, once it is there."""
+        record = self.folder(key) / "main"
+        await until(record.exists)
+        return int(record.read_text().split()[0])
+
     def folder(self, key: str) -> Path:
         """Return a job's folder, as seen from here."""
         return self.base / "runs" / key
