@@ -34,6 +34,12 @@ class Display(Protocol):
     def show(self, entry: Entry, campaign: Campaign, *, live: bool) -> None:
         """Show what an entry means. ``live`` is false for entries that were recorded before."""
 
+    def pause(self) -> None:
+        """Leave the terminal to a question and its answer, until ``unpause``."""
+
+    def unpause(self) -> None:
+        """Go on after ``pause``."""
+
     def close(self) -> None:
         """Give the terminal back."""
 
@@ -52,6 +58,12 @@ class PlainLines:
         """See Display."""
         if live and (line := line_of(entry, campaign)):
             self.say(line)
+
+    def pause(self) -> None:
+        """See Display."""
+
+    def unpause(self) -> None:
+        """See Display."""
 
     def close(self) -> None:
         """See Display."""
@@ -72,6 +84,12 @@ class JsonLines:
         if live:
             print(json.dumps(entry_json(entry, campaign)), file=self._out, flush=True)
 
+    def pause(self) -> None:
+        """See Display."""
+
+    def unpause(self) -> None:
+        """See Display."""
+
     def close(self) -> None:
         """See Display."""
 
@@ -88,7 +106,8 @@ def entry_json(entry: Entry, campaign: Campaign | None = None) -> dict[str, Any]
 
 def stamp(campaign: Campaign) -> str:
     """Campaign time in a column."""
-    return f"{duration_text(campaign.now):>7}"
+    seconds = campaign.now
+    return f"{seconds:6.1f}s" if seconds < 600 else f"{duration_text(seconds):>7}"
 
 
 def line_of(entry: Entry, campaign: Campaign) -> str | None:
@@ -102,9 +121,11 @@ def line_of(entry: Entry, campaign: Campaign) -> str | None:
         case Instructed():
             return f"{stamp(campaign)}  order: {event.order.order} {('by ' + event.by) if event.by else ''}".rstrip()
         case Proposed():
-            return f"{stamp(campaign)}  trial {event.trial.id} ({one_line(event.trial.label(), 80)}) on {event.launch}: {one_line(event.because, 200)}"
+            label, why = one_line(event.trial.label(), 80), one_line(event.because, 200)
+            return f"{stamp(campaign)}  trial {event.trial.id} ({label}) on {event.launch}: {why}"
         case Moved():
-            return f"{stamp(campaign)}  {event.source or 'start':>12} ─{event.outcome}→ {event.state}  {one_line(event.because, 300)}".rstrip()
+            way = f"{event.source or 'start':>12} ─{event.outcome}→ {event.state}"
+            return f"{stamp(campaign)}  {way}  {one_line(event.because, 300)}".rstrip()
         case Judged() if event.verdict.result is Result.FAIL:
             verdict = event.verdict
             words = f"{verdict.finding or ''} {verdict.saw}; wanted {verdict.wanted}".strip()

@@ -119,9 +119,18 @@ def with_addresses(plan: Plan, overrides: list[str]) -> Plan:
 
 def make_display(args: argparse.Namespace) -> Display:
     """Return the display that fits where the output goes."""
+    import sys
+
     from agent.cli.display import JsonLines, PlainLines
 
-    return JsonLines() if args.json else PlainLines()
+    if args.json:
+        return JsonLines()
+    if not args.plain and sys.stdout.isatty():
+        from agent.cli import live
+
+        if live.fits_terminal():
+            return live.LiveView()
+    return PlainLines()
 
 
 def open_run_log(run: RunFolder, campaign: str) -> Any:

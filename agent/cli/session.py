@@ -145,8 +145,12 @@ class Session:
         """Ask at the terminal; None when there is none."""
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             return None
-        self.display.say("\n".join(["", *(f"    {safe(line)}" for line in action.lines)]))
-        reply = await asyncio.to_thread(input, f"{safe(action.question)} [yes/no] ")
+        self.display.pause()
+        try:
+            self.display.say("\n".join(["", *(f"    {safe(line)}" for line in action.lines)]))
+            reply = await asyncio.to_thread(input, f"{safe(action.question)} [yes/no] ")
+        finally:
+            self.display.unpause()
         return reply.strip().lower() in ("y", "yes")
 
 
