@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from .core.actions import Acquire, Ask, Cancel, Signal, Start, Wait
 from .core.campaign import Campaign, decide, evolve
 from .core.campaign.state import LANE
-from .core.events import DERIVED, LOGIC, PROSE, Entry, Noted, Observed, Opened, Requested, Resumed, is_durable
+from .core.events import DERIVED, LOGIC, PROSE, WORDING, Entry, Noted, Observed, Opened, Requested, Resumed, is_durable
 from .core.observations import Cancelled, Completed, Lost, Outcome
 from .core.values import Output, canonical, rounded
 from .errors import AgentError, Exit, JournalError
@@ -54,8 +54,11 @@ class Store(Protocol):
 
     def append(
         self, event: Any, *, lane: str, host: str, epoch: int, wall_ns: int, boot_ns: int, boot_id: str, durable: bool
-    ) -> Entry: ...
-    def flush(self) -> None: ...
+    ) -> Entry:
+        """Add an event; with ``durable`` it is on disk when this returns."""
+
+    def flush(self) -> None:
+        """Put everything added so far on disk."""
 
 
 class ReplayMismatch(AgentError):  # noqa: N818 - the field's word
@@ -80,19 +83,19 @@ def describe(event: Any) -> str:
     """Say an event in one line."""
     if event is None:
         return "nothing"
-    data = event.model_dump(mode="json", exclude_defaults=True, exclude=PROSE)
+    data = compared(event)
     data.pop("kind", None)
     return f"{event.kind} {canonical(data).decode()[:300]}"
 
 
 def compared(event: Any) -> Any:
-    """Return what of a derived event is compared: all but prose, numbers to 6 significant digits."""
+    """Return what of a derived event is compared: all but prose and wording, numbers to 6 significant digits."""
     return _plain(event.model_dump(mode="json"))
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items() if key not in PROSE}
+        return {key: _plain(item) for key, item in value.items() if key not in PROSE and key not in WORDING}
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return rounded(value) if isinstance(value, float) else value
@@ -191,7 +194,8 @@ def _cause() -> str:
 class Performer(Protocol):
     """Carries out actions on hosts. Trouble on the way is an outcome, never an exception."""
 
-    async def perform(self, request: str, action: Any, note: Callable[[Output], None]) -> Outcome: ...
+    async def perform(self, request: str, action: Any, note: Callable[[Output], None]) -> Outcome:
+        """Carry out one action; parts of a stream go to ``note``."""
 
 
 class World:
@@ -214,6 +218,8 @@ class World:
         self._queue: asyncio.Queue[Any] = asyncio.Queue()
         self._pending: dict[str, Any] = {}
         self._tasks: dict[str, asyncio.Task[Outcome]] = {}
+        self._left: list[tuple[str, Any]] = []
+        """Requests that an earlier controller left open."""
         self._live = False
         self._closing = False
         self._campaign: Campaign | None = None
@@ -241,12 +247,10 @@ class World:
         """Return the next input; ``idle`` is called once when none has come for a moment."""
         if self._first is not None:
             first, self._first = self._first, None
-            if isinstance(first, Opened):
-                self._live = True
+            self._live, self._left = True, list(self._pending.items())
             return first
-        if not self._live:
-            self._live = True
-            self._take_over(campaign)
+        if self._left:
+            self._take_over()
         try:
             async with asyncio.timeout(IDLE_S):
                 return await self._queue.get()
@@ -254,8 +258,9 @@ class World:
             idle()
             return await self._queue.get()
 
-    def _take_over(self, campaign: Campaign) -> None:
-        for request, action in list(self._pending.items()):
+    def _take_over(self) -> None:
+        left, self._left = self._left, []
+        for request, action in left:
             if isinstance(action, (Start, Acquire, Signal)):
                 why = "the controller ended before the answer came"
                 self._queue.put_nowait(Observed(request=request, outcome=Lost(why=why)))
@@ -289,7 +294,8 @@ class World:
     async def _outcome(self, request: str, action: Any, note: Callable[[Output], None]) -> Outcome:
         if isinstance(action, Wait):
             while (left := action.until_s - self._now()) > 0:
-                await asyncio.sleep(min(left, 30.0))  # in steps: sleeping does not count suspended time
+                # In steps: sleeping does not count suspended time, so the clock has to be looked at.
+                await asyncio.sleep(min(left, 30.0))
             return Completed(status=0)
         if isinstance(action, Cancel):
             # Answered after those it gives up, so that a crash in between cannot leave one of them forgotten.

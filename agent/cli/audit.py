@@ -46,11 +46,8 @@ def main(args: argparse.Namespace) -> int:
             print(safe(line))
     print()
     for finding in findings:
-        print(
-            safe(
-                f"FINDING {finding['finding']} at entry {finding['seq']}: {finding['what']} (wanted: {finding['wanted']})"
-            )
-        )
+        where = f"FINDING {finding['finding']} at entry {finding['seq']}"
+        print(safe(f"{where}: {finding['what']} (wanted: {finding['wanted']})"))
     if findings:
         return int(Exit.JOURNAL)
     print(f"{run.id}: the chain holds, every verdict and decision follows from what was observed")

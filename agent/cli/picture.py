@@ -127,7 +127,7 @@ def _wide(
     trials = trial_lines(campaign, width - cells, rows)
     middle = []
     for row in range(max(len(ladder), len(trials))):
-        line = ladder[row].copy() if row < len(ladder) else Text()
+        line = Text().append_text(ladder[row]) if row < len(ladder) else Text()
         line.truncate(cells, overflow="ellipsis", pad=True)
         middle.append(line.append_text(trials[row]) if row < len(trials) else line)
     lines = [*head, _rule(width), *middle, _rule(width), *doing, *decision, *gpus]
@@ -265,7 +265,7 @@ def _doing(campaign: Campaign, now: float) -> list[Text]:
         if verdict.result is not Result.PASS:
             words_ = f"{one_line(name, 40)}: {one_line(verdict.saw, 160)}; wanted {one_line(verdict.wanted, 80)}"
             failed = verdict.result is Result.FAIL
-            line = Text("  ✗ " if failed else "  not yet ", style="red" if failed else "yellow")
+            line = Text.assemble(("  ✗ " if failed else "  not yet ", "red" if failed else "yellow"))
             lines.append(line.append(words_))
             break
     return lines

@@ -123,10 +123,10 @@ def lines(document: dict[str, Any]) -> list[str]:
     for stage in document["stages"]:
         when = f", when {stage['when']}" if stage["when"] else ""
         out.append(f"stage {stage['name']}: {stage['strategy']} over {stage['points']} points{when}")
+    capped = ", cut by the budget" if launches["capped"] else ""
     out += [
         "",
-        f"launches: {launches['least']} to {launches['most']} (confirmation {launches['confirm']})"
-        + (", cut by the budget" if launches["capped"] else ""),
+        f"launches: {launches['least']} to {launches['most']} (confirmation {launches['confirm']}){capped}",
         f"time: {duration_text(time_s['least'])} to {duration_text(time_s['most'])}, "
         f"assuming {duration_text(time_s['assumed_start_s'])} a start (--start to change)",
     ]

@@ -67,6 +67,18 @@ def replayed(journal_path: Path) -> Replay:
         )
 
 
+def folded(journal_path: Path) -> Campaign:
+    """Return the campaign as recorded, without deriving anything: what was written is what is shown."""
+    from agent.core.campaign import Campaign, evolve
+    from agent.journal.store import Journal
+
+    campaign = Campaign()
+    with Journal.open_reader(journal_path) as journal:
+        for entry in journal.entries():
+            evolve(campaign, journal.hydrate(entry))
+    return campaign
+
+
 def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
     from agent.cli.folder import find

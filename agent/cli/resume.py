@@ -85,7 +85,7 @@ def remembered(run: Any) -> Path | None:
 
 def exit_of(run: Any) -> int:
     """Return the exit code that a finished run had."""
-    from agent.cli.replay import replayed
+    from agent.cli.replay import folded
 
-    campaign = replayed(run.journal).campaign
+    campaign = folded(run.journal)
     return campaign.concluded.exit if campaign.concluded is not None else 0

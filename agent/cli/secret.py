@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
@@ -55,9 +56,7 @@ def campaign_key(campaign: str) -> bytes:
         part = state / f".machine.key.{os.getpid()}.{secrets.token_hex(4)}"
         part.touch(mode=0o600)
         part.write_bytes(secrets.token_bytes(32))
-        try:
-            os.link(part, path)  # the first writer wins
-        except FileExistsError:
-            pass
+        with contextlib.suppress(FileExistsError):  # the first writer wins
+            os.link(part, path)
         part.unlink()
     return hmac.new(path.read_bytes(), campaign.encode(), hashlib.sha256).digest()

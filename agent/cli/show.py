@@ -21,13 +21,12 @@ def add(commands: Any) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
     from agent.cli.folder import find
-    from agent.cli.replay import replayed
+    from agent.cli.replay import folded
     from agent.cli.text import safe
     from agent.core.report import summary
 
     run = find(args.runs, args.run)
-    replay = replayed(run.journal)
-    document = {"run": run.id, **summary(replay.campaign)}
+    document = {"run": run.id, **summary(folded(run.journal))}
     if args.json:
         print(json.dumps(document))
         return 0
@@ -36,8 +35,6 @@ def main(args: argparse.Namespace) -> int:
         print()
     for line in lines(document):
         print(safe(line))
-    if replay.mismatch is not None:
-        print(f"\nthis is only as far as the journal agrees with itself: {safe(replay.mismatch.what)}")
     return 0
 
 
@@ -56,17 +53,20 @@ def lines(document: dict[str, Any]) -> list[str]:
     if decision:
         out += ["", f"decision: {decision['word'].upper()}"]
         if decision["ratio"] is not None:
-            ratio = f"{(decision['ratio'] - 1) * 100:+.1f} %"
             out.append(
-                f"  {decision['winner']} against {decision['baseline']}: {decision['metric']} {ratio}, "
-                f"{decision['level']:.0%} interval {(decision['low'] - 1) * 100:+.1f} … {(decision['high'] - 1) * 100:+.1f} % "
-                f"from {decision['launches']} confirmation launches"
+                f"  {decision['winner']} against {decision['baseline']}: {decision['metric']} {interval(decision)}"
             )
         out.append(f"  {decision['because']}")
     live = [launch for launch in document["launches"] if not launch["gone"]]
     out += ["", f"{len(document['launches'])} launches, {document['campaign_s']:.0f} s, {document['entries']} entries"]
     out += [f"not proven gone: {launch['launch']} ({launch['trial']}), key {launch['key']}" for launch in live]
     return out
+
+
+def interval(decision: dict[str, Any]) -> str:
+    """Write a decision's ratio and its interval, in percent."""
+    ratio, low, high = (f"{(decision[name] - 1) * 100:+.1f}" for name in ("ratio", "low", "high"))
+    return f"{ratio} %, {decision['level']:.0%} interval {low} … {high} % from {decision['launches']} confirmation launches"
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:

@@ -20,13 +20,13 @@ def add(commands: Any) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
     from agent.cli.folder import find
-    from agent.cli.replay import replayed
+    from agent.cli.replay import folded
     from agent.cli.text import safe
     from agent.core.report import summary
     from agent.core.values import duration_text
 
     run = find(args.runs, args.run)
-    document = {"run": run.id, "controller": holder(run), **summary(replayed(run.journal).campaign)}
+    document = {"run": run.id, "controller": holder(run), **summary(folded(run.journal))}
     if args.json:
         print(json.dumps(document))
         return 0
@@ -44,7 +44,7 @@ def main(args: argparse.Namespace) -> int:
     print(f"  last move: {safe(document['because']) or 'none'}")
     for request in document["open"]:
         print(f"  open: {safe(request)}")
-    if not document["controller"] and document["condition"] not in ("empty",) and document["decision"] is None:
+    if not document["controller"] and document["state"] not in ("done", "failed"):
         print(f"  go on with: agent resume {run.id}")
     return 0
 

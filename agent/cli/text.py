@@ -12,7 +12,7 @@ CUT = 16 * 1024
 
 
 def safe(text: str, *, keep_newlines: bool = True) -> str:
-    """Return ``text`` with control, direction and invisible characters written out (``\\x1b``, ``\\u202e``)."""
+    r"""Return ``text`` with control, direction and invisible characters written out (``\\x1b``, ``\\u202e``)."""
     shown = []
     for char in text[:CUT]:
         if (char == "\n" and keep_newlines) or char == "\t" or char.isprintable():

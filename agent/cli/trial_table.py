@@ -11,6 +11,8 @@ from agent.core.campaign.state import Record
 
 NAME_CELLS_MAX = 20
 VALUE_CELLS = 15
+NARROW = 50
+"""Below this the number of repeats is left out."""
 
 
 def percent(ratio: float | None) -> str:
@@ -59,8 +61,8 @@ def trial_lines(campaign: Campaign, width: int, rows: int) -> list[Text]:
     head = rows > 3
     chosen = _chosen(campaign, rows - head)
     names = min(NAME_CELLS_MAX, max(10, *(len(record.trial.id) for record in records)))
-    if width < 50:
-        names = min(names, max(8, width - 26))
+    if width < NARROW:
+        names = min(names, max(8, width - VALUE_CELLS - 12))
     best = best_of(campaign)
     lines = [_row(campaign, records[place], width, names, best) for place in chosen]
     if head:
@@ -68,7 +70,12 @@ def trial_lines(campaign: Campaign, width: int, rows: int) -> list[Text]:
         title = f"{len(records)} trials" + (f", {hidden} not shown" if hidden else "")
         line = Text(f"  {title}".ljust(names + 3), style=FAINT)
         metric = one_line(campaign.plan.goal.metric, VALUE_CELLS)
-        lines.insert(0, line.append(f"{metric:>{VALUE_CELLS}}", style=FAINT).append("   n  change", style=FAINT))
+        lines.insert(
+            0,
+            line.append(f"{metric:>{VALUE_CELLS}}", style=FAINT).append(
+                "  change" if width < NARROW else "   n  change", style=FAINT
+            ),
+        )
     return lines
 
 
@@ -88,11 +95,11 @@ def _row(campaign: Campaign, record: Record, width: int, names: int, best: Recor
     metric = campaign.plan.goal.metric
     current = campaign.visit is not None and record is campaign.record and not campaign.over
     if record is best:
-        line = Text("★ ", style="bold green")
+        line = Text.assemble(("★ ", "bold green"))
     elif current:
-        line = Text("▶ ", style="bold cyan")
+        line = Text.assemble(("▶ ", "bold cyan"))
     else:
-        line = Text("◆ " if trial.role == "confirm" else "  ", style="cyan")
+        line = Text.assemble(("◆ " if trial.role == "confirm" else "  ", "cyan"))
     style = "bold" if record is best or current else ""
     line.append(one_line(trial.id, names).ljust(names + 1), style=style)
     if scored is None:
@@ -106,7 +113,8 @@ def _row(campaign: Campaign, record: Record, width: int, names: int, best: Recor
         return line.append(f"{'':15}{label}" if label else "", style=FAINT)
     spread = scored.deviations.get(metric)
     value = f"{scored.values[metric]:.4g}" + (f" ± {spread:.2g}" if spread is not None else "")
-    line.append(f"{value:>{VALUE_CELLS}}", style=style).append(f" {scored.repeats:>3}  ", style=FAINT)
+    line.append(f"{value:>{VALUE_CELLS}}", style=style)
+    line.append("  " if width < NARROW else f" {scored.repeats:>3}  ", style=FAINT)
     ratio = ratio_of(campaign, record) if trial.role in ("base", "candidate", "hypothesis") else None
     line.append(f"{percent(ratio) if ratio is not None else '':<9}", style="green" if record is best else "")
     return line.append(_label(record, width - line.cell_len), style=FAINT)

@@ -75,7 +75,10 @@ class Ask(Action):
 
 
 class Acquire(Action):
-    """Take or renew the host's lease. The answer is ``EPOCH n`` or ``BUSY owner epoch n age s``."""
+    """Take or renew the host's lease. The answer is ``EPOCH n`` or ``BUSY owner epoch n age s``.
+
+    ``ttl_s`` 0 gives it back: the next campaign may have it at once.
+    """
 
     effect: ClassVar[bool] = True
     do: Literal["acquire"] = "acquire"

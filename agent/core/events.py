@@ -210,8 +210,12 @@ Event = Annotated[
 EVENTS: TypeAdapter[Any] = TypeAdapter(Event)
 """One adapter for the whole union: the fastest way to read a typed entry."""
 
-PROSE = frozenset({"because", "saw", "wanted", "remedy"})
+PROSE = frozenset({"because", "saw", "wanted", "remedy", "question"})
 """Fields that are written for people: not compared in replay, free to be reworded."""
+
+WORDING = frozenset({"command", "patterns"})
+"""How a probe or a watch puts its question. The record keeps it; a replay reads the recorded answer whatever the
+question would be worded like today, so it is not compared either. What a job runs (``argv``) is."""
 
 
 @dataclass(frozen=True, slots=True)

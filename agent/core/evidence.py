@@ -100,9 +100,15 @@ class Evidence:
     """Sections of the first probe of this host in this run: what it looked like before we did anything."""
     launch_log: tuple[str, ...] = ()
     """Matched lines of the server's output since its launch."""
-    benchmarks: Sequence[str] = ()
+    results: Sequence[str] = ()
     """Standard output of each benchmark repeat of this trial on this launch, oldest first."""
     read: set[str] = field(default_factory=set)
+
+    @property
+    def benchmarks(self) -> Sequence[str]:
+        """The results of the benchmark, remembering that they were read."""
+        self.all("bench")
+        return self.results
 
     def latest(self, role: str) -> Answer | None:
         """Return the newest closed answer to a request of this role, and remember that it was read."""

@@ -82,7 +82,9 @@ def wanted_guards(server: Server, search: Search) -> dict[str, tuple[dict[str, A
     }
     nccl = any(key.startswith("NCCL_") for key in keys)
     clean = ["gpus_clean"] if gpu else []
-    up = ["alive", "progressing", "ready", "server_is_ours", "effective_config", "answers"]
+    up = ["alive", "progressing", "ready", "server_is_ours"]
+    # Of a server of no known kind nothing can be read back: a check that could only say UNKNOWN is no check.
+    up += ["effective_config", "answers"] if server.kind != "command" else []
     up += ["workers", "gpus_balanced"] if many else []
     up += ["env_applied"] if nccl else []
     rows: dict[str, list[dict[str, Any]]] = {

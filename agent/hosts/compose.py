@@ -21,6 +21,10 @@ _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
 _OWN_FILES = frozenset({"alive", "cmd", "digest", "env", "err", "exit", "exit.pre", "main", "out", "run", "sup"})
 
 
+_GIVEN = frozenset({"AGENT_PORT", "AGENT_URL"})
+"""What the campaign itself tells its jobs; every other name with this prefix belongs to the host script."""
+
+
 def _word(word: str) -> bytes:
     """Return a word of the job, literal but for the folder that ``@job/`` stands for."""
     if word.startswith("@job/"):
@@ -29,7 +33,7 @@ def _word(word: str) -> bytes:
 
 
 def _variable(name: str) -> bytes:
-    if not _NAME.fullmatch(name) or name.startswith("AGENT_"):
+    if not _NAME.fullmatch(name) or (name.startswith("AGENT_") and name not in _GIVEN):
         raise ValueError(f"{name!r} cannot be an environment variable of a job")
     return name.encode()
 

@@ -67,6 +67,8 @@ class Box:
 
     seed: int = 0
     epoch: int = 0
+    held: bool = False
+    """The controller at work has taken the lease; a new controller has not."""
     jobs: dict[str, FakeJob] = field(default_factory=dict)
     asked: list[tuple[str, Any]] = field(default_factory=list)
     starts: Counter[str] = field(default_factory=Counter)
@@ -86,13 +88,15 @@ class Box:
             return refused
         if self.drop(request, action):
             return Lost(why="scripted: the request never arrived")
+        if action.effect and action.do != "acquire" and not self.held:
+            return Refused(code="FENCED", text=f"FENCED {self.epoch}")  # this controller never took the lease
         outcome = await self._perform(action, note)
         return Lost(why="scripted: the answer never arrived") if self.lose(request, action) else outcome
 
     async def _perform(self, action: Any, note: Callable[[Output], None]) -> Outcome:
         match action:
             case act.Acquire():
-                self.epoch = max(self.epoch, 1)
+                self.epoch, self.held = max(self.epoch, 1), True
                 return _said(f"EPOCH {self.epoch}")
             case act.Probe():
                 return _said(self._probe(action))

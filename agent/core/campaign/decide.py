@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..actions import Cancel, Wait
+from ..actions import Acquire, Cancel, Wait
 from ..events import Judged, Moved, Requested
 from ..evidence import Evidence
 from ..guards import Guard, judge
-from ..machine import HOLD
+from ..machine import ENDS, HOLD
 from ..observations import Completed, Refused
 from ..plan import State
 from ..servers import kind_of
 from ..values import Finding, Result, Verdict, worst
 from . import choices
 from .state import LANE, Campaign, Visit, is_cancelled
-from .steps import STEPS, Context, Step, again, merge
+from .steps import STEPS, Context, Step, again, merge, sure
 
 UNKNOWN_ROUNDS = 5
 """How many rounds of polling may end in UNKNOWN before the state is left by ``unknown``."""
@@ -58,6 +58,8 @@ def _live(campaign: Campaign, visit: Visit) -> list[Any]:
     """One visit: ask what is to be asked, judge what is known, leave when it is settled."""
     state = campaign.plan.state(visit.state)
     context = Context(campaign, visit, evidence_of(campaign, visit))
+    if campaign.renew and (renewal := _renewal(campaign, context)) is not None:
+        return renewal
     if (fence := _fence(visit)) is not None:
         return _leave(campaign, context, "fenced", f"another controller holds the host: {fence}; nothing more is done")
     if campaign.stopping and not _is_stopping(campaign):
@@ -73,6 +75,10 @@ def _live(campaign: Campaign, visit: Visit) -> list[Any]:
         return events
     outcome, because = _outcome(context, state, step, verdicts)
     if outcome is not None:
+        # What the state is left on stands in the record as it was last seen, not as it was first.
+        last = [name for name, verdict in verdicts.items() if visit.verdicts.get(name) != verdict]
+        if last:
+            return [Judged(at=visit.path, guard=name, verdict=verdicts[name]) for name in last]
         return _leave(campaign, context, outcome, because)
     asks = list(step.ask)
     if step.done and not asks and not any(answer.outcome is None for answer in visit.of("pause")):
@@ -108,7 +114,7 @@ def evidence_of(campaign: Campaign, visit: Visit) -> Evidence:
         confirmed=frozenset(campaign.confirmed),
         baseline=campaign.baseline,
         launch_log=tuple(launch.log) if launch else (),
-        benchmarks=record.benchmarks if record else (),
+        results=record.benchmarks if record else (),
     )
 
 
@@ -131,7 +137,7 @@ def _verdicts(context: Context, state: State, step: Step) -> dict[str, Verdict]:
         visit.judged = {name: judge(guard, context.evidence) for name, guard in guards.items()} if visit.facts else {}
         visit.judged_at = visit.facts
     own = {state.do[0]: step.verdict} if step.verdict is not None else {}
-    return {**visit.judged, **own}
+    return {**own, **visit.judged}
 
 
 def named(guards: Sequence[Guard]) -> dict[str, Guard]:
@@ -207,11 +213,27 @@ def _go(campaign: Campaign, visit: Visit, outcome: str, because: str) -> list[An
         # The table or its condition refuses: never silent, never a way around a guard.
         because = f"the table has no way out of {visit.state} by {outcome}: {because}"
         return [_move(campaign, visit, f"refused {outcome}", HOLD, because=because)]
+    if target in ENDS and (release := _release(campaign, visit, target)) is not None:
+        return release
     proposal = chosen.proposal
     trial = proposal.trial.id if proposal else visit.trial
     launch = proposal.launch if proposal else visit.launch
     move = _move(campaign, visit, outcome, target, trial, launch, because=because)
     return [proposal, move] if proposal else [move]
+
+
+def _release(campaign: Campaign, visit: Visit, target: str) -> list[Any] | None:
+    """Give the lease back before the lane rests, unless a server of ours is left to a hold; None when that is done."""
+    ours = any(launch.key and not launch.gone for launch in campaign.launches.values())
+    if not campaign.leased or (target == HOLD and ours):
+        return None
+    asked = visit.of("release")
+    if asked:
+        return [] if asked[-1].outcome is None else None
+    assert campaign.opened is not None
+    release = Acquire(host=campaign.server.host, owner=campaign.opened.campaign, ttl_s=0)
+    context = Context(campaign, visit, evidence_of(campaign, visit))
+    return list(_requests(context, [("release", release)]))
 
 
 def _move(
@@ -236,6 +258,19 @@ def _move(
         attempt=campaign.visits.get((trial, launch, target), 0) + 1,
         because=because,
     )
+
+
+def _renewal(campaign: Campaign, context: Context) -> list[Any] | None:
+    """Take the lease again after a resume, or hold; None when there is nothing (more) to be done about it."""
+    assert campaign.opened is not None
+    acquire = Acquire(host=campaign.server.host, owner=campaign.opened.campaign)
+    role = f"renew-{campaign.resumes}"
+    step = sure(context, role, acquire)
+    if not step.done:
+        return list(_requests(context, step.ask))
+    answer = context.visit.of(role)[-1]
+    said = answer.outcome.text if isinstance(answer.outcome, Refused) else "no answer"
+    return _leave(campaign, context, "fenced", f"the host's lease cannot be taken again: {said.strip()}")
 
 
 def _fence(visit: Visit) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ..actions import Cancel, Start, Status
+from ..actions import Acquire, Cancel, Start, Status
 from ..events import (
     Concluded,
     Confirm,
@@ -75,7 +75,8 @@ class Launch:
 
     id: str
     trial: str
-    key: str = ""
+    keys: list[str] = field(default_factory=list)
+    """Every key that a start of it was asked under; more than one after failed attempts."""
     started: JobState | None = None
     asked_s: float = 0.0
     log: list[str] = field(default_factory=list)
@@ -87,6 +88,11 @@ class Launch:
     profiled: bool = False
     gone: bool = False
     """A kill has proved that nothing of it lives."""
+
+    @property
+    def key(self) -> str:
+        """The key of the newest start; '' before any."""
+        return self.keys[-1] if self.keys else ""
 
 
 @dataclass(slots=True)
@@ -109,7 +115,7 @@ class Campaign:
     """Everything that follows from the entries so far."""
 
     opened: Opened | None = None
-    options: Options = Options()
+    options: Options = field(default_factory=Options)
     logic: int = 0
     now: float = 0.0
     """Seconds of campaign time: suspended time counts, time without a controller is clamped."""
@@ -123,6 +129,10 @@ class Campaign:
     history: list[Record] = field(default_factory=list)
     launches: dict[str, Launch] = field(default_factory=dict)
     baseline: Mapping[str, SectionResult] = field(default_factory=dict)
+    renew: bool = False
+    """Another controller than the one that took the lease goes on: it has to take it before it does anything."""
+    leased: bool = False
+    """We hold the host's lease, as far as its last answer tells."""
     confirmed: set[str] = field(default_factory=set)
     stopping: bool = False
     interrupted: bool = False
@@ -165,7 +175,7 @@ class Campaign:
 
     def keys(self) -> tuple[str, ...]:
         """Keys of all servers of this run that may still live."""
-        return tuple(launch.key for launch in self.launches.values() if launch.key and not launch.gone)
+        return tuple(key for launch in self.launches.values() if not launch.gone for key in launch.keys)
 
 
 def role_of(request: str) -> str:
@@ -217,6 +227,7 @@ def _resume(campaign: Campaign, entry: Entry, event: Resumed) -> None:
     campaign.boot = (entry.boot_id, entry.boot_ns)
     campaign.options, campaign.logic = event.options, event.logic
     campaign.interrupted = False
+    campaign.renew = campaign.visit is not None
     campaign.resumes += 1
     campaign.take_up = campaign.visit is not None and campaign.visit.state == HOLD
 
@@ -254,19 +265,18 @@ def _input(campaign: Campaign, event: Noted | Observed | Instructed) -> None:
 def _learn(campaign: Campaign, answer: Answer) -> None:
     """Keep what later states need of an answer."""
     text = answer.text()
-    if isinstance(answer.action, Status) and answer.action.of and campaign.visit is not None and text is not None:
-        if read_job_state(text).word in ("LIVE", "ORPHANED", "EXITED", "LOST"):
-            # The host tells what became of a start whose own answer was lost: now it is known.
-            for lost in campaign.visit.answers:
-                if lost.request == answer.action.of:
-                    lost.outcome = answer.outcome
-                    _learn(campaign, lost)
+    if isinstance(answer.action, Status) and answer.action.of:
+        _recover(campaign, answer, answer.action.of, text)
         return
     record = campaign.record
+    if isinstance(answer.action, Acquire) and isinstance(answer.outcome, Completed):
+        campaign.leased, campaign.renew = answer.action.ttl_s > 0, False
     if isinstance(answer.action, Start) and answer.role == "start" and text is not None:
         for launch in campaign.launches.values():
             if launch.key == answer.action.key:
                 launch.started = read_job_state(text)
+    elif answer.role == "earlier" and text is not None and campaign.launch is not None:
+        campaign.launch.started = read_job_state(text)
     elif answer.role == "inspect" and text is not None and campaign.launch is not None:
         campaign.launch.inspected = read_sections(text)
     elif answer.role == "probe" and text is not None and not campaign.baseline:
@@ -277,6 +287,15 @@ def _learn(campaign: Campaign, answer: Answer) -> None:
         record.profile = text
         if campaign.launch is not None:
             campaign.launch.profiled = True
+
+
+def _recover(campaign: Campaign, answer: Answer, request: str, text: str | None) -> None:
+    """Let the host's word on a start stand in for the start's own answer, which was lost."""
+    known = text is not None and read_job_state(text).word in ("LIVE", "ORPHANED", "EXITED", "LOST")
+    for lost in campaign.visit.answers if campaign.visit is not None and known else ():
+        if lost.request == request:
+            lost.outcome = answer.outcome
+            _learn(campaign, lost)
 
 
 def _request(campaign: Campaign, event: Requested) -> None:
@@ -290,7 +309,9 @@ def _request(campaign: Campaign, event: Requested) -> None:
             for old in campaign.visit.answers:
                 old.superseded = old.superseded or old.request == action.again
         if answer.role == "start" and campaign.launch is not None:
-            campaign.launch.key, campaign.launch.asked_s = action.key, campaign.now
+            campaign.launch.asked_s = campaign.now
+            if action.key not in campaign.launch.keys:
+                campaign.launch.keys.append(action.key)
 
 
 def _move(campaign: Campaign, event: Moved) -> None:

@@ -215,6 +215,7 @@ class Prey:
 
     @property
     def any(self) -> bool:
+        """Whether there is any."""
         return bool(self.own or self.named)
 
 
@@ -338,7 +339,8 @@ def _refused(prey: Prey) -> Verdict:
 
 def _next_signal(context: Context, prey: Prey) -> Step:
     """TERM, then KILL after the grace, then give up; each after a fresh look."""
-    signals = [answer for answer in context.visit.of("signal") if isinstance(answer.action, Signal)]
+    # A signal whose answer was lost may never have been sent: it does not count.
+    signals = [answer for answer in context.visit.of("signal") if known(answer)]
     host, now = context.evidence.server.host, context.evidence.now
     first = {answer.action.signal: answer.asked_s for answer in reversed(signals) if isinstance(answer.action, Signal)}
     if "TERM" not in first:
@@ -365,17 +367,27 @@ def _next_signal(context: Context, prey: Prey) -> Step:
 def do_launch(context: Context) -> Step:
     """Start the server as a host job, at most once under its key."""
     kind = kind_of(context.evidence.server.kind)
-    server, trial = context.evidence.server, context.trial
-    return start_job(
-        context,
-        "start",
-        Job(
-            role="server",
-            argv=kind.argv(server, trial),
-            env=trial.env,
-            cwd=server.cwd,
-            secrets=server.secrets,
-        ),
+    server, trial, launch = context.evidence.server, context.trial, context.launch
+    argv, env = kind.argv(server, trial), trial.env
+    job = Job(role="server", argv=argv, env=env, cwd=server.cwd, secrets=server.secrets)
+    if not launch.key or context.last("start") is not None:
+        return start_job(context, "start", job)
+    # An earlier attempt at this launch got as far as a start: what became of that comes first.
+    step = sure(context, "earlier", Status(host=server.host, key=launch.key))
+    if not step.done:
+        return step
+    answer = context.last("earlier")
+    text = answer.text() if answer else None
+    state = read_job_state(text) if text is not None else JobState(word="UNKNOWN", why="no answer")
+    match state.word:
+        case "LIVE" | "ORPHANED":
+            return Step(done=True)  # that one is it
+        case "ABSENT":
+            return Step(ask=[("start", Start(host=server.host, key=launch.key, job=job))])
+        case "EXITED" | "LOST":
+            return start_job(context, "start", job)
+    return Step(
+        done=True, verdict=unknown(f"the host says {state.word} of the earlier start", "its state", Finding.LOST)
     )
 
 
@@ -406,7 +418,7 @@ def recover_start(context: Context, role: str, answer: Answer) -> Step:
         return Step()
     text = asked[-1].text()
     match reattach(read_job_state(text) if text is not None else None):
-        case "start":
+        case "start" if len(context.visit.of(role)) < TRIES:
             return Step(ask=[(role, answer.action.model_copy(update={"again": answer.request}))])
         case "wait" if context.evidence.now - (answer.closed_s or 0.0) < STARTING_S:
             if (pause := context.last("pause")) is not None and pause.outcome is None:
@@ -493,7 +505,7 @@ def do_benchmark(context: Context) -> Step:
         job = Job(role="benchmark", argv=argv, files=files, env=env, secrets=server.secrets)
         ended = sum(1 for answer in context.visit.of("bench") if known(answer))
         step = run_job(context, "bench", job, plan.benchmark.timeout_s, ended)
-        if step.done:  # an end that was seen would have counted as a result
+        if step.done and step.verdict is None:  # an end that was seen would have counted as a result
             step.verdict = unknown("a benchmark's end was not seen", "its result", Finding.LOST)
         return step
     # The server must have lived through it: numbers of a server that died meanwhile are nobody's.
@@ -543,7 +555,7 @@ def run_job(context: Context, role: str, job: Job, timeout_s: float, finished: i
     if isinstance(start.outcome, (Lost, TimedOut)):
         return recover_start(context, f"{role}-start", start)
     if isinstance(start.outcome, Refused):
-        return Step(done=True)
+        return Step(done=True, verdict=unknown(f"the host refused: {start.outcome.text.strip()}", "a started job"))
     if len([answer for answer in ends if known(answer)]) <= finished and len(ends) <= finished:
         return Step(ask=[(role, Follow(host=host, key=start.action.key, timeout_s=timeout_s))])
     end = ends[-1]
@@ -579,7 +591,7 @@ def do_script(context: Context) -> Step:
     argv = (*interpreter, f"@job/{state.script}", *state.args)
     job = Job(role="script", argv=argv, env=env, files={state.script: state.sha256}, secrets=server.secrets)
     step = run_job(context, "script", job, state.timeout_s, 0)
-    if step.done and (end := context.last("script")) is not None:
+    if step.done and step.verdict is None and (end := context.last("script")) is not None:
         if isinstance(end.outcome, Completed):
             ok = end.outcome.status == 0
             said = f"{state.script} ended with status {end.outcome.status}"

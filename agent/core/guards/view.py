@@ -190,7 +190,7 @@ def job_state(evidence: Evidence) -> JobState | None:
     facts = evidence.watch()
     if facts is not None and facts.state is not None:
         return facts.state
-    for role in ("status", "start"):
+    for role in ("status", "earlier", "start"):
         answer = evidence.latest(role)
         text = answer.text() if answer else None
         if text is not None:

@@ -116,7 +116,7 @@ class Scene:
         return self
 
     def benchmarks(self, *texts: str) -> Scene:
-        self.more["benchmarks"] = texts
+        self.more["results"] = texts
         return self
 
     def evidence(self) -> Evidence:

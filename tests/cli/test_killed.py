@@ -1,0 +1,158 @@
+"""A real agent on a real host (this one), killed with SIGKILL at random moments and resumed until it is done."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.support.tiny import Tiny, make
+
+pytestmark = pytest.mark.real
+
+
+def listening(port: int) -> list[str]:
+    """Return processes that listen on the port."""
+    found = subprocess.run(["ss", "-Hltnp", f"sport = :{port}"], capture_output=True, text=True, check=True)
+    return [line for line in found.stdout.splitlines() if "users:" in line]
+
+
+def finish(tiny: Tiny, most: int = 60) -> subprocess.CompletedProcess[str]:
+    """Resume until the run is done."""
+    for _ in range(most):
+        done = tiny.agent("resume", "last", "--plain")
+        if done.returncode in (0, 1, 6):
+            return done
+    raise AssertionError(done.stdout + done.stderr)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_sigkill_at_random_moments(tmp_path: Path, seed: int) -> None:
+    """P1, P2, P4: each key takes effect once, one server at a time, the decision is that of a run left alone."""
+    tiny, rng = make(tmp_path), random.Random(seed)
+    process = tiny.start("run", str(tiny.playbook), "--plain")
+    kills = 0
+    while kills < 12:
+        time.sleep(rng.uniform(0.4, 2.2))
+        if process.poll() is not None:
+            if process.returncode in (0, 1, 6):
+                break
+        else:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            kills += 1
+        assert len(listening(tiny.port)) <= 1
+        if tiny.runs.exists() and list(tiny.runs.glob("*/journal.db")):
+            process = tiny.start("resume", "last", "--plain")
+        else:
+            process = tiny.start("run", str(tiny.playbook), "--plain")
+    if process.poll() is None:
+        process.wait(120)
+    done = finish(tiny)
+    assert done.returncode == 0, done.stdout
+    assert kills >= 5
+    effects = Counter(tiny.effects())
+    assert max(effects.values()) == 1, effects
+    assert not listening(tiny.port)
+    run = max(tiny.runs.iterdir())
+    show = json.loads(tiny.agent("show", run.name, "--json").stdout)
+    assert show["decision"]["word"] == "goal met"
+    trials = [row["trial"] for row in show["trials"]]
+    assert len(trials) == len(set(trials))
+    assert tiny.agent("replay", run.name).returncode == 0
+    audit = tiny.agent("audit", run.name)
+    assert audit.returncode == 0, audit.stdout[-2000:]
+    with sqlite3.connect(f"file:{run}/journal.db?mode=ro", uri=True) as journal:
+        kinds = dict(journal.execute("SELECT kind, count(*) FROM event GROUP BY kind"))
+    assert kinds["opened"] == 1
+    assert kinds["resumed"] >= 3
+
+
+def test_ctrl_c_leaves_the_server_and_says_how_to_go_on(tmp_path: Path) -> None:
+    """Once: nothing more is started, exit 130; the server is the same afterwards, and is taken up by resume."""
+    tiny = make(tmp_path)
+    process = subprocess.Popen(
+        tiny.command("run", str(tiny.playbook), "--plain"), env=tiny.env, stdout=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 30
+    while not listening(tiny.port) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "agent resume" in out
+    before = listening(tiny.port)
+    assert len(before) == 1
+    status = tiny.agent("status", "last")
+    assert "no controller works on it" in status.stdout
+    done = finish(tiny)
+    assert done.returncode == 0, done.stdout
+    assert max(Counter(tiny.effects()).values()) == 1
+
+
+def test_stop_from_another_terminal(tmp_path: Path) -> None:
+    """The order goes through the run's folder; what was started is gone, a bystander with the same name is not."""
+    tiny = make(tmp_path)
+    other = subprocess.Popen(["python3", str(tmp_path / "tiny_server.py"), "--port", "0"], stderr=subprocess.DEVNULL)
+    try:
+        process = tiny.start("run", str(tiny.playbook), "--plain")
+        deadline = time.monotonic() + 30
+        while not listening(tiny.port) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        stopped = tiny.agent("stop", "last")
+        assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+        assert process.wait(20) == 1
+        assert not listening(tiny.port)
+        assert other.poll() is None
+        show = json.loads(tiny.agent("show", "last", "--json").stdout)
+        assert show["decision"]["word"] == "none"
+        again = tiny.agent("stop", "last")
+        assert again.returncode == 0
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_stop_without_a_controller(tmp_path: Path) -> None:
+    """The controller is gone: the command takes its place and ends what it left."""
+    tiny = make(tmp_path)
+    process = tiny.start("run", str(tiny.playbook), "--plain")
+    deadline = time.monotonic() + 30
+    while not listening(tiny.port) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert listening(tiny.port)
+    stopped = tiny.agent("stop", "last", "--plain")
+    assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+    assert not listening(tiny.port)
+
+
+def test_a_taken_port_holds_the_run_and_its_holder_lives(tmp_path: Path) -> None:
+    """Exit 3: somebody else listens on the port; nothing is killed, nothing is started."""
+    tiny = make(tmp_path)
+    command = ["python3", str(tmp_path / "tiny_server.py"), "--port", str(tiny.port)]
+    other = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 10
+        while not listening(tiny.port) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        held = tiny.agent("run", str(tiny.playbook), "--plain")
+        assert held.returncode == 3, held.stdout
+        assert "PORT_IN_USE" in held.stdout
+        assert str(other.pid) in held.stdout
+        assert other.poll() is None
+        assert tiny.effects() == []
+    finally:
+        other.kill()
+        other.wait()
+    done = finish(tiny)
+    assert done.returncode == 0, done.stdout
