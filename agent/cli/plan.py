@@ -123,12 +123,12 @@ def lines(document: dict[str, Any]) -> list[str]:
     for stage in document["stages"]:
         when = f", when {stage['when']}" if stage["when"] else ""
         out.append(f"stage {stage['name']}: {stage['strategy']} over {stage['points']} points{when}")
+    span = f"{duration_text(time_s['least'])} to {duration_text(time_s['most'])}"
     capped = ", cut by the budget" if launches["capped"] else ""
     out += [
         "",
         f"launches: {launches['least']} to {launches['most']} (confirmation {launches['confirm']}){capped}",
-        f"time: {duration_text(time_s['least'])} to {duration_text(time_s['most'])}, "
-        f"assuming {duration_text(time_s['assumed_start_s'])} a start (--start to change)",
+        f"time: {span}, assuming {duration_text(time_s['assumed_start_s'])} a start (--start to change)",
     ]
     if document["replaces"]:
         conditions = {k: v for k, v in document["replaces"].items() if v}

@@ -35,7 +35,7 @@ def go_on(run: Any, args: argparse.Namespace, also: tuple[Any, ...] = ()) -> int
     """Resume a run, with orders to begin with."""
     import time
 
-    from agent.cli import session
+    from agent.cli import rehearsal, session
     from agent.cli.run import make_display, open_run_log
     from agent.core.events import Opened, Options, Resumed
     from agent.errors import JournalError
@@ -65,9 +65,10 @@ def go_on(run: Any, args: argparse.Namespace, also: tuple[Any, ...] = ()) -> int
         gap_s=round(gap, 3),
         digests=dict(opened.plan.files),
     )
-    plan, campaign = opened.plan, opened.campaign
-    ssh_config: Path | None = args.ssh_config or remembered(run)
-    work = session.Session(run, journal, plan, campaign, display, ssh_config, log=open_run_log(run, campaign))
+    plan, campaign, lab = opened.plan, opened.campaign, bool(opened.rehearsal)
+    ssh_config: Path | None = rehearsal.again(run) if lab else args.ssh_config or remembered(run)
+    log = open_run_log(run, campaign)
+    work = session.Session(run, journal, plan, campaign, display, ssh_config, log=log, rehearsal=lab)
     return session.work(work, resumed, also)
 
 

@@ -24,6 +24,10 @@ def add(commands: Any) -> None:
         metavar="NAME=ADDRESS",
         help="reach a host of the playbook elsewhere: an ssh alias, user@host:port, or local",
     )
+    command.add_argument("--lab", action="store_true", help="rehearse on a simulated GPU box on this machine")
+    command.add_argument(
+        "--lab-fault", action="append", default=[], metavar="NAME", help="order a fault (docs/reference/lab.md)"
+    )
     add_session_options(command)
     command.set_defaults(main=main)
 
@@ -38,10 +42,9 @@ def add_session_options(command: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
-    import asyncio
     import secrets
 
-    from agent.cli import folder, session
+    from agent.cli import folder, rehearsal, session
     from agent.core.events import Opened, Options
     from agent.core.values import Output
     from agent.journal.store import Journal
@@ -49,16 +52,15 @@ def main(args: argparse.Namespace) -> int:
     text, plan, files = load(args.playbook)
     plan = with_addresses(plan, args.host)
     campaign = secrets.token_hex(16)
-    reach = session.open_hosts(plan, campaign, folder.RunFolder(Path()), args.ssh_config)
-
-    async def check() -> None:
-        try:
-            await session.check_hosts(reach, plan)
-        finally:
-            await reach.close()
-
-    asyncio.run(check())
+    spec = rehearsal.spec_of(plan, args.lab_fault) if args.lab or args.lab_fault else None
+    ssh_config: Path | None = args.ssh_config
+    if spec is None:
+        session.reach(plan, campaign, ssh_config)
     run = folder.create(args.runs, plan.name, campaign)
+    if spec is not None:
+        ssh_config = rehearsal.begin(run, spec)
+    elif ssh_config is not None:
+        (run.path / "ssh_config.path").write_text(str(ssh_config.absolute()))
     for sha256, content in files.items():
         (run.files / sha256).write_bytes(content)
     journal = Journal.create(run.journal, campaign, {"agent": session.versions()["agent"], "playbook": plan.name})
@@ -69,10 +71,12 @@ def main(args: argparse.Namespace) -> int:
         options=Options(yes=args.yes),
         versions=session.versions(),
         controller=session.controller(),
+        rehearsal=rehearsal.describe(spec) if spec is not None else "",
     )
     display = make_display(args)
     display.say(f"run {run.id}")
-    work = session.Session(run, journal, plan, campaign, display, args.ssh_config, log=open_run_log(run, campaign))
+    log = open_run_log(run, campaign)
+    work = session.Session(run, journal, plan, campaign, display, ssh_config, log=log, rehearsal=spec is not None)
     return session.work(work, opened)
 
 
@@ -124,13 +128,13 @@ def make_display(args: argparse.Namespace) -> Display:
     from agent.cli.display import JsonLines, PlainLines
 
     if args.json:
-        return JsonLines()
+        return JsonLines(sys.stdout)
     if not args.plain and sys.stdout.isatty():
         from agent.cli import live
 
         if live.fits_terminal():
             return live.LiveView()
-    return PlainLines()
+    return PlainLines(sys.stdout)
 
 
 def open_run_log(run: RunFolder, campaign: str) -> Any:

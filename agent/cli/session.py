@@ -68,13 +68,16 @@ class Session:
     ssh_config: Path | None = None
     hosts: Hosts | None = None
     log: Any = None
+    rehearsal: bool = False
     interrupts: int = 0
     terminated: bool = False
     world: World | None = field(default=None, init=False)
 
     async def work(self, first: Opened | Resumed, also: tuple[Any, ...] = ()) -> Campaign:
         """Go through the record, then live, until the campaign rests. ``also`` are orders to begin with."""
-        hosts = self.hosts or open_hosts(self.plan, self.campaign_id, self.folder, self.ssh_config)
+        hosts = self.hosts or open_hosts(
+            self.plan, self.campaign_id, self.folder, self.ssh_config, rehearsal=self.rehearsal
+        )
         self.hosts = hosts
         clock = Clock()
         recorded = self.journal.entries()
@@ -154,12 +157,15 @@ class Session:
         return reply.strip().lower() in ("y", "yes")
 
 
-def open_hosts(plan: Plan, campaign: str, folder: RunFolder, ssh_config: Path | None) -> Hosts:
+def open_hosts(
+    plan: Plan, campaign: str, folder: RunFolder, ssh_config: Path | None, *, rehearsal: bool = False
+) -> Hosts:
     """Return the way to the plan's hosts, with secrets resolved and output redacted."""
+    from agent.cli import rehearsal as lab
     from agent.cli.secret import campaign_key, resolve
     from agent.core.redact import Redactor
 
-    found = resolve(plan)
+    found = lab.secrets_of(plan) if rehearsal else resolve(plan)
     redactor = Redactor(campaign_key(campaign), found)
     return Hosts(
         plan.hosts,
@@ -178,6 +184,19 @@ def file_reader(folder: RunFolder) -> Callable[[str], bytes]:
         return (folder.files / sha256).read_bytes()
 
     return read
+
+
+def reach(plan: Plan, campaign: str, ssh_config: Path | None) -> None:
+    """Reach every host once and let go of it again; HostError says what is wrong and what to do."""
+    hosts = open_hosts(plan, campaign, RunFolder(Path()), ssh_config)
+
+    async def look() -> None:
+        try:
+            await check_hosts(hosts, plan)
+        finally:
+            await hosts.close()
+
+    asyncio.run(look())
 
 
 async def check_hosts(hosts: Hosts, plan: Plan) -> None:
@@ -214,6 +233,8 @@ def closing(campaign: Campaign, session: Session) -> list[str]:
             f"nothing more was touched. Look: agent show {run}; go on: agent resume {run}",
         ]
     left = [launch for launch in campaign.launches.values() if launch.key and not launch.gone]
+    if session.rehearsal:
+        return ["", f"the lab is closed; journal: {session.folder.journal}"]
     running = f"left running: {left[-1].trial} (port {campaign.server.port})" if left else "nothing is left running"
     return ["", f"{running}; journal: {session.folder.journal}"]
 
@@ -221,6 +242,10 @@ def closing(campaign: Campaign, session: Session) -> list[str]:
 def finish(campaign: Campaign, session: Session) -> int:
     """Close the journal so that it stands alone, say how it ended, return the exit code."""
     session.journal.close()
+    if session.rehearsal and not campaign.interrupted and (campaign.visit is None or campaign.visit.state != "hold"):
+        from agent.cli import rehearsal
+
+        rehearsal.end(session.folder)
     for line in closing(campaign, session):
         session.display.say(line)
     session.display.close()

@@ -66,7 +66,8 @@ def lines(document: dict[str, Any]) -> list[str]:
 def interval(decision: dict[str, Any]) -> str:
     """Write a decision's ratio and its interval, in percent."""
     ratio, low, high = (f"{(decision[name] - 1) * 100:+.1f}" for name in ("ratio", "low", "high"))
-    return f"{ratio} %, {decision['level']:.0%} interval {low} … {high} % from {decision['launches']} confirmation launches"
+    launches = decision["launches"]
+    return f"{ratio} %, {decision['level']:.0%} interval {low} … {high} % from {launches} confirmation launches"
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:

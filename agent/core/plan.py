@@ -17,7 +17,7 @@ Scalar = StrictBool | StrictInt | StrictFloat | StrictStr
 
 
 class Expr(Value):
-    """A CEL expression over ``flags``, ``env`` and ``profile``, evaluated when a trial is made."""
+    """A CEL expression over ``flags`` and ``env``, evaluated when a trial is made."""
 
     expr: str
 
@@ -95,7 +95,10 @@ class Repeats(Value):
 
 
 class Benchmark(Value):
-    """The load: a script, uploaded under its digest, that prints one JSON document (see ``agent.core.probes.benchmark``)."""
+    """The load: a script, uploaded under its digest, that prints one JSON document.
+
+    ``agent.core.probes.benchmark`` says what the document looks like.
+    """
 
     script: str
     """Name of the file; ``builtin`` is the script that comes with the agent."""

@@ -63,7 +63,7 @@ class Output(Value):
         raise MissingBlobError(self.blob or "no content")
 
     def string(self) -> str:
-        """Return the content as text; bytes that are not UTF-8 are shown as ``\\xNN``."""
+        r"""Return the content as text; bytes that are not UTF-8 are shown as ``\xNN``."""
         return self.text if self.text is not None else self.raw().decode("utf-8", "backslashreplace")
 
     def spilled(self) -> tuple[Output, bytes]:

@@ -189,7 +189,8 @@ def _leave_winner(campaign: Campaign) -> Choice:
     decision = campaign.concluded
     assert decision is not None
     wanted = decision.winner if decision.word in ("goal met", "improved") else decision.baseline
-    trial = next((record.trial for record in campaign.history if record.trial.id == wanted), None)
+    valid = [record.trial for record in campaign.history if record.accepted]
+    trial = next((trial for trial in valid if trial.id == wanted), None)
     if trial is None:
         return Choice(outcome="stop", because="no valid configuration is known: nothing is left running")
     current = running(campaign)

@@ -20,8 +20,9 @@ from ..plan import State
 from ..servers import kind_of
 from ..values import Finding, Result, Verdict, worst
 from . import choices
+from .common import Context, Step, again, merge, sure
 from .state import LANE, Campaign, Visit, is_cancelled
-from .steps import STEPS, Context, Step, again, merge, sure
+from .steps import STEPS
 
 UNKNOWN_ROUNDS = 5
 """How many rounds of polling may end in UNKNOWN before the state is left by ``unknown``."""

@@ -322,16 +322,12 @@ def _move(campaign: Campaign, event: Moved) -> None:
         campaign.take_up = False
     if left is not None and record is not None and (left.trial, left.launch) == (record.trial.id, record.launch):
         _result(campaign, record, left, event)
-    if left is not None and event.outcome in ("pass", "settled") and "clean" in _words(campaign, event.source):
+    words = _words(campaign, event.source) if event.outcome in ("pass", "settled") else ()
+    if "clean" in words:
         for launch in campaign.launches.values():
             launch.gone = launch.gone or bool(launch.key)
-    if (
-        left is not None
-        and "watch" in {answer.role for answer in left.answers}
-        and event.outcome in ("pass", "settled")
-    ):
-        if campaign.launch is not None:
-            campaign.launch.health_s = campaign.now - campaign.launch.asked_s
+    if "watch" in words and campaign.launch is not None:
+        campaign.launch.health_s = campaign.now - campaign.launch.asked_s
     if event.source in (event.state, HOLD) and record is not None:
         record.benchmarks.clear()  # a new attempt measures anew
     where = (event.trial, event.launch, event.state)

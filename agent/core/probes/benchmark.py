@@ -76,15 +76,20 @@ class BenchmarkResult(Value):
     """Digests of the answers, one for each different text, sorted: equal sets mean equal answers."""
     given: dict[str, float] = {}
     """Metrics that a user's own script reported by name."""
+    simulated: bool = False
+    """The server, or the script, said that these numbers are simulated: they say nothing about a real one."""
 
     def metrics(self) -> dict[str, float]:
-        """Return every number that is known, by its name; what the script itself reported comes on top."""
+        """Return every number that is known, by its name; what the script itself reported comes on top.
+
+        Simulated numbers are marked among themselves by ``simulated`` = 1, so that no table can lose it.
+        """
         found: dict[str, float] = {}
         for name in METRICS:
             value = getattr(self, name)
             if value is not None:
                 found[name] = float(value)
-        return found | self.given
+        return found | self.given | ({"simulated": 1.0} if self.simulated else {})
 
 
 METRICS = tuple(
@@ -184,7 +189,11 @@ def _read_metrics(document: dict[str, Any]) -> BenchmarkResult | None:
     known: dict[str, Any] = {name: count(given[name]) for name in counts if name in given}
     known |= {name: measure(given[name]) for name in ("output_tok_s", "accept_len", "duration_s") if name in given}
     return BenchmarkResult(
-        **known, given=given, endpoint=word(document.get("endpoint")), model=word(document.get("model"))
+        **known,
+        given=given,
+        endpoint=word(document.get("endpoint")),
+        model=word(document.get("model")),
+        simulated=document.get("simulated") is True,
     )
 
 
@@ -221,6 +230,7 @@ def _read_requests(document: dict[str, Any]) -> BenchmarkResult | None:
         tool=word(document.get("tool")),
         errors=tuple(f"{number} × {cause}" for cause, number in causes.most_common(20)),
         text_digests=tuple(sorted({word(record.get("text_sha256")) for record in done} - {""}))[:REQUESTS_MAX],
+        simulated=document.get("simulated") is True,
     )
 
 

@@ -1,0 +1,87 @@
+"""The lab behind ``--lab``: started for a run, found again by a resume, ended with the run.
+
+It lives in the run's folder and outlives a killed controller, so that a rehearsal can be killed and resumed like
+the real thing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent.errors import AgentError, Exit, HostError
+
+if TYPE_CHECKING:
+    from agent.cli.folder import RunFolder
+    from agent.core.plan import Plan
+    from agent.core.redact import Secret
+    from agent.lab import LabSpec
+
+
+def spec_of(plan: Plan, faults: list[str]) -> LabSpec:
+    """Return the lab that a plan describes, with the faults ordered on the command line."""
+    from pydantic import ValidationError
+
+    from agent.lab import FAULTS, LabSpec
+
+    unknown = [name for name in faults if name not in FAULTS]
+    if unknown:
+        known = ", ".join(FAULTS)
+        raise AgentError(f"no such fault: {', '.join(unknown)}", f"known: {known}", "E_LAB_FAULT", exit=Exit.USAGE)
+    aliases = tuple(dict.fromkeys(host.address.rpartition("@")[2].partition(":")[0] for host in plan.hosts.values()))
+    wanted = {"port": plan.server.port, **plan.lab, "hosts": aliases}
+    if plan.server.kind != "sglang":
+        wanted.setdefault("existing", None)  # nothing but the simulated SGLang is there to be found
+    wanted["faults"] = [*wanted.get("faults", ()), *faults]
+    try:
+        return LabSpec(**wanted)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        what = f"lab: {field}: {first['msg']}"
+        raise AgentError(what, "see docs/reference/lab.md", "E_LAB", exit=Exit.USAGE) from None
+
+
+def describe(spec: LabSpec) -> str:
+    """Say in a few words what is simulated."""
+    faults = f", faults: {', '.join(fault.fault for fault in spec.faults)}" if spec.faults else ""
+    return f"lab: {spec.gpus} simulated GPUs, time ×{spec.time_scale:g}, seed {spec.seed}{faults}"
+
+
+def begin(run: RunFolder, spec: LabSpec) -> Path:
+    """Start the box; return the ssh configuration that leads to it."""
+    from agent.lab import start
+
+    try:
+        info = start(spec, run.path / "lab")
+    except RuntimeError as error:
+        raise HostError(str(error), "is another program using its ports?", "E_LAB") from None
+    return Path(info.ssh_config)
+
+
+def again(run: RunFolder) -> Path:
+    """Find the box of a run; return the ssh configuration that leads to it."""
+    from agent.lab import find
+
+    info = find(run.path / "lab")
+    if info is None:
+        raise HostError(
+            "the lab of this rehearsal is gone (it ends by itself when idle, and with the machine)",
+            "its journal can still be read; rehearse anew with `agent run PLAYBOOK --lab`",
+            "E_LAB_GONE",
+        )
+    return Path(info.ssh_config)
+
+
+def end(run: RunFolder) -> None:
+    """End the box and everything in it."""
+    from agent.lab import stop
+
+    stop(run.path / "lab")
+
+
+def secrets_of(plan: Plan) -> dict[str, Secret]:
+    """Return stand-ins for the plan's secrets: a rehearsal has no business with real ones."""
+    from agent.core.redact import Secret
+
+    return {name: Secret(f"rehearsal-stand-in-for-{name}") for name in plan.secrets}

@@ -1,0 +1,238 @@
+"""What steps are made of: the context they see, asking until it is known, polling, and host jobs.
+
+A step is a pure function of the campaign. It returns the requests it wants open now, whether it is done, and its
+own verdict where it has one. What each ``do`` word does is in the modules beside this one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..actions import Action, Follow, Job, Owned, Probe, Section, Start, Status, Wait
+from ..evidence import Answer, Evidence
+from ..guards import unknown
+from ..observations import Completed, JobState, Lost, Refused, TimedOut, read_job_state
+from ..plan import Trial
+from ..probes.host import host_probe
+from ..values import Finding, Verdict, job_key
+from .state import Campaign, Launch, Record, Visit
+
+STARTING_S = 30.0
+"""How long a host may say STARTING before the start counts as unknown."""
+TRIES = 3
+"""How often a request without effect is made anew when its answer was lost."""
+
+
+@dataclass
+class Step:
+    """What a ``do`` word wants now."""
+
+    ask: list[tuple[str, Action]] = field(default_factory=list)
+    done: bool = False
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True)
+class Context:
+    """One campaign in one visit, with what steps ask of it."""
+
+    campaign: Campaign
+    visit: Visit
+    evidence: Evidence
+
+    @property
+    def trial(self) -> Trial:
+        """The trial in hand."""
+        assert self.evidence.trial is not None
+        return self.evidence.trial
+
+    @property
+    def record(self) -> Record:
+        """The trial in hand with its measurements."""
+        assert self.campaign.record is not None
+        return self.campaign.record
+
+    @property
+    def launch(self) -> Launch:
+        """The launch in hand."""
+        assert self.campaign.launch is not None
+        return self.campaign.launch
+
+    def key(self, request: str) -> str:
+        """Return the name that a request has on its host."""
+        assert self.campaign.opened is not None
+        return job_key(self.campaign.opened.campaign, request)
+
+    def next_request(self, role: str) -> str:
+        """Return the path that the next request of this role gets."""
+        count = len(self.visit.of(role))
+        return f"{self.visit.path}/{role}" + (f".{count + 1}" if count else "")
+
+    def last(self, role: str) -> Answer | None:
+        """Return the newest request of this role, open or closed."""
+        answers = self.visit.of(role)
+        return answers[-1] if answers else None
+
+
+def known(answer: Answer | None) -> bool:
+    """Whether a request has been answered with something that tells."""
+    return answer is not None and isinstance(answer.outcome, Completed)
+
+
+def sure(context: Context, role: str, action: Action) -> Step:
+    """Ask until an answer tells something, a few times at most; then go on without."""
+    answer = context.last(role)
+    if answer is None:
+        return Step(ask=[(role, action)])
+    if answer.outcome is None:
+        return Step()
+    if isinstance(answer.outcome, (Lost, TimedOut)) and len(context.visit.of(role)) < TRIES:
+        return Step(ask=[(role, action)])
+    return Step(done=True)
+
+
+def merge(*steps: Step) -> Step:
+    """Several steps at once: all their requests; done when all are."""
+    return Step(ask=[item for step in steps for item in step.ask], done=all(step.done for step in steps))
+
+
+# ---------------------------------------------------------------- looking at the host
+
+
+def probe_action(context: Context) -> Probe:
+    """Look at the host in one round trip: what is always looked at, and what the guards of this visit need."""
+    server = context.evidence.server
+    return Probe(host=server.host, sections=(*host_probe(server), *needs(context, host_probe(server))))
+
+
+def needs(context: Context, have: tuple[Section, ...]) -> tuple[Section, ...]:
+    """Return what the guards of this visit want to see beside what is there anyway."""
+    plan = context.evidence.plan
+    guards = list(plan.state(context.visit.state).guards)
+    if context.visit.state == context.campaign.machine.first:
+        guards += plan.assumptions.values()
+    found = {section.name: section for guard in guards for section in guard.needs()}
+    return tuple(section for name, section in found.items() if name not in {section.name for section in have})
+
+
+def owned_action(context: Context) -> Owned | None:
+    """List what lives of the servers that this run started; None when it started none."""
+    keys = context.campaign.keys()
+    return Owned(host=context.evidence.server.host, keys=keys) if keys else None
+
+
+def poll(context: Context, *wanted: tuple[str, Action | None]) -> Step:
+    """Make these requests together, round after round, with growing waits in between; done after each round."""
+    roles = [(role, action) for role, action in wanted if action is not None]
+    rounds = min(len(context.visit.of(role)) for role, _ in roles)
+    started = max(len(context.visit.of(role)) for role, _ in roles)
+    if started == 0 or rounds < started:
+        return Step(ask=[(role, action) for role, action in roles if len(context.visit.of(role)) < max(started, 1)])
+    if any(answer.outcome is None for role, _ in roles for answer in context.visit.of(role)):
+        return Step()
+    waits = context.visit.of("pause")
+    if len(waits) < rounds:
+        return Step(done=True)  # the caller asks for `again` when the guards want another round
+    if waits[-1].outcome is None:
+        return Step()
+    return Step(ask=list(roles))
+
+
+def again(context: Context) -> list[tuple[str, Action]]:
+    """Return the pause before another round of polling: from 0.1 s growing to 2 s."""
+    rounds = len(context.visit.of("pause"))
+    return [("pause", Wait(until_s=round(context.evidence.now + min(2.0, 0.1 * 1.5**rounds), 3)))]
+
+
+# ---------------------------------------------------------------- host jobs
+
+
+def start_job(context: Context, role: str, job: Job) -> Step:
+    """Start a job; when the answer is lost, ask the host what became of it and go by the reattach table."""
+    answer = context.last(role)
+    host = context.evidence.server.host
+    if answer is None:
+        request = context.next_request(role)
+        return Step(ask=[(role, Start(host=host, key=context.key(request), job=job))])
+    if answer.outcome is None:
+        return Step()
+    if isinstance(answer.outcome, Completed):
+        return Step(done=True)
+    if isinstance(answer.outcome, Refused):
+        return Step(done=True, verdict=unknown(f"the host refused: {answer.outcome.text.strip()}", "a started job"))
+    return recover_start(context, role, answer)
+
+
+def recover_start(context: Context, role: str, answer: Answer) -> Step:
+    """Find out what became of a start whose answer was lost, with a dropped link or with an earlier controller."""
+    assert isinstance(answer.action, Start)
+    host, word = context.evidence.server.host, f"{role}-status"
+    asked = [status for status in context.visit.of(word) if _of(status) == answer.request]
+    if not asked or (asked[-1].outcome is not None and not known(asked[-1]) and len(asked) < TRIES):
+        return Step(ask=[(word, Status(host=host, key=answer.action.key, of=answer.request))])
+    if asked[-1].outcome is None:
+        return Step()
+    text = asked[-1].text()
+    match reattach(read_job_state(text) if text is not None else None):
+        case "start" if len(context.visit.of(role)) < TRIES:
+            return Step(ask=[(role, answer.action.model_copy(update={"again": answer.request}))])
+        case "wait" if context.evidence.now - (answer.closed_s or 0.0) < STARTING_S:
+            if (pause := context.last("pause")) is not None and pause.outcome is None:
+                return Step()
+            if pause is None or pause.asked_s < asked[-1].asked_s:
+                return Step(ask=again(context))
+            return Step(ask=[(word, Status(host=host, key=answer.action.key, of=answer.request))])
+        case _:
+            verdict = unknown(f"the host says: {text or 'nothing'}", "the state of this start", Finding.LOST)
+            return Step(done=True, verdict=verdict)
+
+
+def _of(answer: Answer) -> str:
+    return answer.action.of if isinstance(answer.action, Status) else ""
+
+
+def reattach(state: JobState | None) -> Literal["start", "wait", "settled", "ask"]:
+    """Say what to do about a start that was meant and whose answer never came, by what the host says of its key.
+
+    ``settled``: the host's word is the answer (LIVE, ORPHANED, EXITED, LOST). Nothing is ever started under a key
+    that the host has heard of, and nothing is done about what the host cannot tell.
+    """
+    match state.word if state is not None else "UNKNOWN":
+        case "ABSENT":
+            return "start"
+        case "STARTING":
+            return "wait"
+        case "LIVE" | "ORPHANED" | "EXITED" | "LOST":
+            return "settled"
+    return "ask"
+
+
+def run_job(context: Context, role: str, job: Job, timeout_s: float, finished: int) -> Step:
+    """Start a job and follow it to its end. ``finished`` counts the ones that ended before it in this visit.
+
+    The start is ``<role>-start``, the end ``<role>``. Done when this one has ended, in whatever way.
+    """
+    # A start that was asked again stands in for the one before it.
+    starts = [answer for answer in context.visit.of(f"{role}-start") if not answer.superseded]
+    ends = context.visit.of(role)
+    host = context.evidence.server.host
+    if len(starts) <= finished:
+        request = context.next_request(f"{role}-start")
+        return Step(ask=[(f"{role}-start", Start(host=host, key=context.key(request), job=job))])
+    start = starts[finished]
+    assert isinstance(start.action, Start)
+    if start.outcome is None:
+        return Step()
+    if isinstance(start.outcome, (Lost, TimedOut)):
+        return recover_start(context, f"{role}-start", start)
+    if isinstance(start.outcome, Refused):
+        return Step(done=True, verdict=unknown(f"the host refused: {start.outcome.text.strip()}", "a started job"))
+    if len([answer for answer in ends if known(answer)]) <= finished and len(ends) <= finished:
+        return Step(ask=[(role, Follow(host=host, key=start.action.key, timeout_s=timeout_s))])
+    end = ends[-1]
+    if end.outcome is None:
+        return Step()
+    if isinstance(end.outcome, Lost) and len(ends) < finished + TRIES:
+        return Step(ask=[(role, Follow(host=host, key=start.action.key, timeout_s=timeout_s))])
+    return Step(done=True)

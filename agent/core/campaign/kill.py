@@ -1,0 +1,177 @@
+"""Ending processes: what this run started and what the playbook names, by identity, TERM first, then a proof."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..actions import Action, Ask, Signal, Target
+from ..evidence import Answer
+from ..guards import failed, passed, unknown, waiting
+from ..observations import Completed, read_owned
+from ..probes import processes as procs
+from ..probes import sockets as socks
+from ..values import Finding, Verdict, digest
+from .common import TRIES, Context, Step, again, known, owned_action, poll, probe_action
+
+GRACE_S = 15.0
+"""How long a server may take to end after TERM before it gets KILL."""
+GIVE_UP_S = 20.0
+"""How long after KILL a process may still be listed before it is called unkillable."""
+
+
+@dataclass(frozen=True)
+class Prey:
+    """Processes that are to be ended: our own by key, and those that the playbook names."""
+
+    own: dict[str, tuple[Target, ...]]
+    named: tuple[Target, ...]
+    lines: tuple[str, ...]
+    roots: int
+    stuck: tuple[str, ...]
+
+    @property
+    def any(self) -> bool:
+        """Whether there is any."""
+        return bool(self.own or self.named)
+
+
+def _prey(context: Context) -> Prey | None:
+    """Read the newest survey; None when it does not tell."""
+    sections = context.evidence.sections("probe")
+    own: dict[str, list[Target]] = {}
+    lines: list[str] = []
+    stuck: list[str] = []
+    seen: set[tuple[int, int]] = set()
+    if owned_action(context) is not None:
+        text = answer.text() if (answer := context.evidence.latest("owned")) else None
+        if text is None:
+            return None
+        for owned in read_owned(text):
+            own.setdefault(owned.key, []).append(Target(pid=owned.pid, start=owned.start))
+            seen.add((owned.pid, owned.start))
+            lines.append(f"ours: pid {owned.pid} {owned.argv[:120]}")
+            if owned.state == "D":
+                stuck.append(f"pid {owned.pid} {owned.argv[:60]}")
+    named: list[Target] = []
+    roots = 0
+    if (replaces := context.evidence.server.replaces) is not None:
+        table = procs.read_processes(sections.get("processes")) if sections is not None else None
+        listeners = socks.read_listeners(sections.get("sockets")) if sections is not None else None
+        if table is None or listeners is None:
+            return None
+        listed = _listed(context)
+        if listed:
+            # Only the list that was confirmed: whatever came since is for verify-clean to find, not to be ended.
+            found = [process for process in table if process.identity in listed]
+        else:
+            matches = [p for p in procs.match_replaces(table, listeners, replaces) if p.identity not in seen]
+            roots = len(matches)
+            found = [process for root in matches for process in procs.tree(table, root)]
+        for process in found:
+            if process.identity in seen or not process.living or process.start <= 0:
+                continue
+            seen.add(process.identity)
+            named.append(Target(pid=process.pid, start=process.start))
+            lines.append(f"{process.user}: pid {process.pid} {process.title[:120]}")
+            if process.state[:1] == "D":
+                stuck.append(f"pid {process.pid} {process.title[:60]}")
+    return Prey({key: tuple(found) for key, found in own.items()}, tuple(named), tuple(lines), roots, tuple(stuck))
+
+
+def _listed(context: Context) -> frozenset[tuple[int, int]]:
+    """Identities of processes that the operator confirmed and that were signalled in this visit."""
+    actions = [answer.action for answer in context.visit.of("signal")]
+    return frozenset(
+        (target.pid, target.start)
+        for action in actions
+        if isinstance(action, Signal) and not action.key
+        for target in action.targets
+    )
+
+
+def do_kill(context: Context) -> Step:
+    """End what this run started and what the playbook names, by identity, TERM first; prove that it is gone."""
+    survey = poll(context, ("probe", probe_action(context)), ("owned", owned_action(context)))
+    if not survey.done:
+        return survey
+    prey = _prey(context)
+    if prey is None:
+        verdict = unknown("the survey of processes did not come back", "a list", Finding.LOST)
+        more = len(context.visit.of("pause")) < TRIES
+        return Step(ask=again(context), verdict=verdict) if more else Step(done=True, verdict=verdict)
+    if any(answer.outcome is None for answer in context.visit.of("signal")):
+        return Step()
+    if not prey.any:
+        sent = len(context.visit.of("signal"))
+        return Step(done=True, verdict=passed("nothing of ours is left" if sent else "nothing is to be ended"))
+    if prey.named and (step := _permission(context, prey)) is not None:
+        return step
+    return _next_signal(context, prey)
+
+
+def _permission(context: Context, prey: Prey) -> Step | None:
+    """Return what still stands between us and the processes that the playbook names; None = nothing."""
+    replaces = context.evidence.server.replaces
+    assert replaces is not None
+    asked = [answer for answer in context.visit.of("confirm") if known(answer)]
+    if asked or context.visit.of("signal"):
+        allowed = not asked or _yes(asked[-1])
+        return None if allowed else Step(done=True, verdict=_refused(prey))
+    if prey.roots != replaces.expect:
+        found = "; ".join(prey.lines[:6])
+        return Step(
+            done=True,
+            verdict=failed(
+                Finding.FOREIGN,
+                f"`server.replaces` matches {prey.roots} processes: {found}",
+                f"exactly {replaces.expect}",
+                "narrow `replaces`, or set `expect`; nothing was signalled",
+            ),
+        )
+    name = digest(list(prey.lines))[:16]
+    if context.campaign.options.yes or name in context.campaign.confirmed:
+        return None
+    answer = context.last("confirm")
+    if answer is None:
+        question = f"End these {len(prey.named)} processes on {context.evidence.server.host}?"
+        return Step(ask=[("confirm", Ask(question=question, lines=prey.lines, digest=name))])
+    if answer.outcome is None:
+        return Step()
+    return Step(done=True, verdict=_refused(prey))
+
+
+def _yes(answer: Answer) -> bool:
+    return isinstance(answer.outcome, Completed) and answer.outcome.status == 0
+
+
+def _refused(prey: Prey) -> Verdict:
+    return failed(
+        Finding.FOREIGN,
+        f"{len(prey.named)} processes that `server.replaces` names are running: {'; '.join(prey.lines[:4])}",
+        "the operator's yes to exactly this list",
+        "resume with --yes, or end them yourself and resume",
+    )
+
+
+def _next_signal(context: Context, prey: Prey) -> Step:
+    """TERM, then KILL after the grace, then give up; each after a fresh look."""
+    # A signal whose answer was lost may never have been sent: it does not count.
+    signals = [answer for answer in context.visit.of("signal") if known(answer)]
+    host, now = context.evidence.server.host, context.evidence.now
+    first = {answer.action.signal: answer.asked_s for answer in reversed(signals) if isinstance(answer.action, Signal)}
+    if "TERM" not in first:
+        word = "TERM"
+    elif "KILL" not in first and now - first["TERM"] >= GRACE_S:
+        word = "KILL"
+    elif "KILL" in first and now - first["KILL"] >= GIVE_UP_S:
+        finding = Finding.DSTATE if prey.stuck else Finding.OURS
+        saw = f"{len(prey.lines)} processes outlive KILL: {'; '.join(prey.lines[:4])}"
+        return Step(done=True, verdict=failed(finding, saw, "none", "look at them by hand; the campaign holds"))
+    else:
+        return Step(ask=again(context), verdict=waiting(f"{len(prey.lines)} processes are still ending"))
+    asks: list[tuple[str, Action]] = [
+        ("signal", Signal(host=host, signal=word, targets=targets, key=key)) for key, targets in prey.own.items()
+    ]
+    if prey.named:
+        asks.append(("signal", Signal(host=host, signal=word, targets=prey.named)))
+    return Step(ask=[*asks, *again(context)])

@@ -1,0 +1,91 @@
+"""Measuring and looking: benchmarks in repeats, profiles, and scripts of the playbook's own, each a host job."""
+
+from __future__ import annotations
+
+from ..actions import Job, Status
+from ..guards import failed, passed, unknown
+from ..observations import Completed, JobState, read_job_state
+from ..probes import benchmark as bench
+from ..probes import trace
+from ..statistics import cv
+from ..trials import wants_profile
+from ..values import Finding
+from .common import Context, Step, known, run_job, sure
+
+
+def do_benchmark(context: Context) -> Step:
+    """Repeat the benchmark until it is steady enough or the maximum is reached, each repeat a host job."""
+    plan, server = context.evidence.plan, context.evidence.server
+    if plan.benchmark is None:
+        return Step(done=True)
+    results = [bench.read_benchmark(text) for text in context.record.benchmarks]
+    if len(results) < _wanted(context, results):
+        argv, files = bench.bench_command(plan.benchmark, server)
+        env = {"AGENT_PORT": str(server.port), "AGENT_URL": f"http://127.0.0.1:{server.port}"}
+        job = Job(role="benchmark", argv=argv, files=files, env=env, secrets=server.secrets)
+        ended = sum(1 for answer in context.visit.of("bench") if known(answer))
+        step = run_job(context, "bench", job, plan.benchmark.timeout_s, ended)
+        if step.done and step.verdict is None:  # an end that was seen would have counted as a result
+            step.verdict = unknown("a benchmark's end was not seen", "its result", Finding.LOST)
+        return step
+    # The server must have lived through it: numbers of a server that died meanwhile are nobody's.
+    step = sure(context, "status", Status(host=server.host, key=context.launch.key))
+    if step.done and (answer := context.last("status")) is not None:
+        text = answer.text()
+        state = read_job_state(text) if text is not None else JobState(word="UNKNOWN", why="no answer")
+        if state.word in ("EXITED", "LOST"):
+            step.verdict = failed(Finding.CRASH, f"after the benchmark the server was {state.word}", "a live server")
+        elif state.word in ("LIVE", "ORPHANED"):
+            step.verdict = passed("the server lived through the benchmark")
+        else:
+            step.verdict = unknown(f"the host says {state.word}", "a live server", Finding.LOST)
+    return step
+
+
+def _wanted(context: Context, results: list[bench.BenchmarkResult | None]) -> int:
+    """Return how many repeats are wanted, going by those there are."""
+    plan = context.evidence.plan
+    assert plan.benchmark is not None
+    repeats = plan.benchmark.repeats
+    values = [result.metrics().get(plan.goal.metric) for result in results if result is not None]
+    numbers = [value for value in values if value is not None]
+    if len(numbers) < len(results) or any(result is not None and result.errors for result in results):
+        return len(results)  # it fails; more of it would fail as well
+    if len(results) < repeats.min or repeats.until_cv is None:
+        return repeats.min
+    return len(results) if cv(numbers) <= repeats.until_cv else min(len(results) + 1, repeats.max)
+
+
+def do_profile(context: Context) -> Step:
+    """Profile the server under load; never part of a benchmark."""
+    plan = context.evidence.plan
+    if not wants_profile(plan, context.trial):
+        return Step(done=True)
+    started = context.launch.started
+    if started is None:
+        return Step(done=True)
+    argv, files = trace.profile_command(
+        plan.profile, context.evidence.server, started.pid, plan.benchmark.workload if plan.benchmark else None
+    )
+    job = Job(role="profile", argv=argv, files=files)
+    return run_job(context, "sample", job, plan.profile.seconds + 120, 0)
+
+
+def do_script(context: Context) -> Step:
+    """Run the state's own script on the host; it passes when it ends with status 0."""
+    state = context.evidence.plan.state(context.visit.state)
+    assert state.script is not None
+    server = context.evidence.server
+    env = {"AGENT_PORT": str(server.port), "AGENT_URL": f"http://127.0.0.1:{server.port}"}
+    interpreter = ("python3",) if state.script.endswith(".py") else ("sh",)
+    argv = (*interpreter, f"@job/{state.script}", *state.args)
+    job = Job(role="script", argv=argv, env=env, files={state.script: state.sha256}, secrets=server.secrets)
+    step = run_job(context, "script", job, state.timeout_s, 0)
+    if step.done and step.verdict is None and (end := context.last("script")) is not None:
+        if isinstance(end.outcome, Completed):
+            ok = end.outcome.status == 0
+            said = f"{state.script} ended with status {end.outcome.status}"
+            step.verdict = passed(said) if ok else failed(Finding.CRASH, said, "status 0")
+        else:
+            step.verdict = unknown(f"the end of {state.script} was not seen", "status 0", Finding.LOST)
+    return step

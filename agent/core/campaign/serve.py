@@ -1,0 +1,78 @@
+"""Launching a server and waiting until it is up: started at most once, watched from its own host, read back."""
+
+from __future__ import annotations
+
+from ..actions import Job, Probe, Start, Status, Wait, Watch
+from ..guards import Ready, judge, unknown
+from ..observations import JobState, read_job_state
+from ..probes.host import host_probe
+from ..servers import kind_of
+from ..values import Finding, Result
+from .common import TRIES, Context, Step, known, needs, start_job, sure
+
+TICK_S = 15.0
+"""How often a start is judged anew when nothing is heard of it."""
+
+
+def do_launch(context: Context) -> Step:
+    """Start the server as a host job, at most once under its key."""
+    kind = kind_of(context.evidence.server.kind)
+    server, trial, launch = context.evidence.server, context.trial, context.launch
+    argv, env = kind.argv(server, trial), trial.env
+    job = Job(role="server", argv=argv, env=env, cwd=server.cwd, secrets=server.secrets)
+    if not launch.key or context.last("start") is not None:
+        return start_job(context, "start", job)
+    # An earlier attempt at this launch got as far as a start: what became of that comes first.
+    step = sure(context, "earlier", Status(host=server.host, key=launch.key))
+    if not step.done:
+        return step
+    answer = context.last("earlier")
+    text = answer.text() if answer else None
+    state = read_job_state(text) if text is not None else JobState(word="UNKNOWN", why="no answer")
+    match state.word:
+        case "LIVE" | "ORPHANED":
+            return Step(done=True)  # that one is it
+        case "ABSENT":
+            return Step(ask=[("start", Start(host=server.host, key=launch.key, job=job))])
+        case "EXITED" | "LOST":
+            return start_job(context, "start", job)
+    return Step(
+        done=True, verdict=unknown(f"the host says {state.word} of the earlier start", "its state", Finding.LOST)
+    )
+
+
+def do_watch(context: Context) -> Step:
+    """Watch the launched server from its own host until it is ready, or gone."""
+    kind, server = context.evidence.kind, context.evidence.server
+    guards = [guard for state in context.evidence.plan.states for guard in state.guards]
+    extra = dict.fromkeys(pattern for guard in guards for pattern in guard.patterns())
+    action = Watch(
+        host=server.host,
+        key=context.launch.key,
+        url=kind.health_url(server),
+        patterns=(*kind.watch_patterns(), *extra),
+    )
+    step = sure(context, "watch", action)
+    inspected = context.last("inspect")
+    facts = context.evidence.watch()
+    seen = facts is not None and facts.state is not None  # a watch that was just made anew has not looked yet
+    settled = seen and inspected is not None and inspected.outcome is not None
+    asks = list(step.ask)
+    if not step.done and not settled and not any(tick.outcome is None for tick in context.visit.of("tick")):
+        # Time alone can change a verdict (a start that makes no progress), so it has to be an input.
+        asks.append(("tick", Wait(until_s=round(context.evidence.now + TICK_S, 3))))
+    return Step(ask=asks, done=step.done or settled)
+
+
+def do_inspect(context: Context) -> Step:
+    """Once the server is ready, read back what it really is."""
+    if context.last("inspect") is None and judge(Ready(), context.evidence).result is not Result.PASS:
+        watch = context.last("watch")
+        lost = watch is not None and watch.outcome is not None and len(context.visit.of("watch")) >= TRIES
+        return Step(done=lost or known(watch))
+    server = context.evidence.server
+    wanted = {section.name: section for section in host_probe(server)}
+    sections = [wanted[name] for name in ("processes", "sockets", "gpus") if name in wanted]
+    inspect = (*context.evidence.kind.inspect(server, context.trial), *sections)
+    inspect = (*inspect, *needs(context, inspect))
+    return sure(context, "inspect", Probe(host=server.host, sections=inspect, timeout_s=90))
