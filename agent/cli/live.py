@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.live import Live
 from rich.text import Text
 
@@ -173,8 +173,12 @@ class LiveView:
         return max(0.0, (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - at_ns) / 1e9)
 
     def _size(self) -> tuple[int, int]:
-        size = self._console.size
-        return max(1, size.width), max(1, size.height)
+        # Asked of the terminal itself: COLUMNS and LINES, which a parent may have exported, never change.
+        with contextlib.suppress(OSError, ValueError):
+            size = os.get_terminal_size(self._console.file.fileno())
+            if size.columns > 0 and size.lines > 0:
+                self._console.size = ConsoleDimensions(size.columns, size.lines)
+        return max(1, self._console.width), max(1, self._console.height)
 
     def _print(self, what: Any) -> None:
         with contextlib.suppress(OSError):

@@ -223,7 +223,7 @@ def _now_line(campaign: Campaign, now: float, width: int) -> Text:
         return Text.assemble((f"{sign} {one_line(visit.state, 30)}", "bold"), f" after {_seconds(now)}")
     if campaign.interrupted:
         line = Text.assemble(("■ interrupted", "bold yellow"), f" in {one_line(visit.state, 30)}")
-        return line.append(f"   the server is left as it is   go on: {resume}", style="cyan")
+        return line.append(f"   go on: {resume}", style="cyan")
     state = next((state for state in campaign.plan.states if state.name == visit.state), None)
     passed = max(0.0, now - visit.entered_s)
     line = Text.assemble(("▶ ", "bold cyan"), (one_line(visit.state, 30), "bold cyan"), "  ")
@@ -245,6 +245,8 @@ def _doing(campaign: Campaign, now: float) -> list[Text]:
         return []
     if visit.state == HOLD:
         return [Text(f"  {one_line(campaign.moves[-1].because, 300)}")]
+    if campaign.interrupted:
+        return [Text("  nothing more is started; the server is left as it is")]
     lines = []
     if phases := _phases(campaign, visit, now):
         lines.append(phases)

@@ -175,8 +175,11 @@ def test_a_failed_start_shows_its_class_in_the_table() -> None:
 
 def test_the_phases_of_a_start_each_with_its_time() -> None:
     """A watched start: past phases with how long they took, the newest with its age, the health code."""
-    server = Server(kind="sglang", host="box", port=1, gpus=0, command=("serve",), flags={"threads": 1})
-    recorded = entries(crash_after=200, server=server)
+    recorded = entries(crash_after=80)
+    first = recorded[0].event
+    server = first.plan.server.model_copy(update={"kind": "sglang"})
+    changed = first.model_copy(update={"plan": first.plan.model_copy(update={"server": server})})
+    recorded[0] = type(recorded[0])(**{**_fields(recorded[0]), "event": changed})
     place = next(i for i, e in enumerate(recorded) if isinstance(e.event, Noted) and e.event.request.endswith("watch"))
     campaign, _ = last(recorded[:place])
     assert "no line of the start yet" in text_of(campaign, 80, 24, 1.0)
@@ -449,6 +452,14 @@ class Tmux:
             time.sleep(0.1)
         return shown
 
+    def redrawn(self, first: str, seconds: float = 10) -> list[str]:
+        """Return the lines of the screen once the first of them begins with ``first``."""
+        end = time.monotonic() + seconds
+        while not (shown := self.do("capture-pane", "-p").rstrip("\n").split("\n"))[0].startswith(first):
+            assert time.monotonic() < end, shown
+            time.sleep(0.1)
+        return shown
+
 
 @pytest.fixture
 def tmux(tmp_path: Path) -> Iterator[Tmux]:
@@ -471,9 +482,7 @@ def test_on_a_real_terminal_it_survives_resizing_and_gives_the_screen_back(tmux:
     assert tmux.do("display-message", "-p", "#{alternate_on} #{cursor_flag}").strip() == "1 0"
     for width, height in ((40, 10), (120, 40), (15, 3), (80, 24)):
         tmux.do("resize-window", "-x", str(width), "-y", str(height))
-        time.sleep(0.6)
-        shown = tmux.do("capture-pane", "-p").rstrip("\n").split("\n")
-        assert shown[0].startswith("scripted"[: width - 6])
+        shown = tmux.redrawn("scripted"[: width - 6])
         assert sum(line.startswith("scripted") for line in shown) == 1
     shown = tmux.wait("STATUS 0")
     assert tmux.do("display-message", "-p", "#{alternate_on} #{cursor_flag}").strip() == "0 1"
