@@ -6,6 +6,8 @@ ever be taken for success, for clean, or for dead.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -96,31 +98,29 @@ class SectionResult(Value):
     out: str
 
 
-def read_sections(text: str) -> dict[str, SectionResult]:
+@lru_cache(maxsize=32)
+def read_sections(text: str) -> Mapping[str, SectionResult]:
     """Split the answer to a Probe into its sections.
 
     The first line is ``#NONCE``, a mark that no output could know beforehand. Each section is
     ``#NONCE begin NAME``, the output as it came, then on a line of its own ``#NONCE end NAME rc=N``.
-    A section without its end has no status; text without the mark has no sections.
+    A section without its end has no status; text without the mark has no sections. Several guards read the same
+    answer, so the last few are kept.
     """
-    mark, _, rest = text.partition("\n")
+    mark = text.partition("\n")[0]
     results: dict[str, SectionResult] = {}
     if len(mark) < 9 or not mark.startswith("#"):
         return results
-    name, lines = "", list[str]()
-    for line in rest.split("\n"):
-        if line.startswith(f"{mark} begin "):
-            name, lines = line[len(mark) + 7 :], []
-            results[name] = SectionResult(status=None, out="")
-        elif name and line.startswith(f"{mark} end {name} rc="):
-            status = line.rsplit("=", 1)[1]
-            out = "\n".join(lines)
+    name, out = "", ""
+    for part in text.split(f"\n{mark} ")[1:]:
+        head, _, rest = part.partition("\n")
+        if head.startswith("begin "):
+            name, out = head[6:], rest
+            results[name] = SectionResult(status=None, out=out)
+        elif name and head.startswith(f"end {name} rc="):
+            status = head.rsplit("=", 1)[1]
             results[name] = SectionResult(status=int(status) if status.isdigit() else None, out=out)
             name = ""
-        elif name:
-            lines.append(line)
-    if name:
-        results[name] = SectionResult(status=None, out="\n".join(lines))
     return results
 
 
