@@ -12,7 +12,8 @@ from agent.core.plan import Goal
 from agent.core.probes.gpu import Gpu, GpuTable
 from agent.core.values import duration_text
 
-FAINT = "bright_black"
+FAINT = "dim"
+"""Not a colour: in some themes the grey one is that of the background."""
 GPU_CELLS = 39
 SCALE_CELLS = 48
 

@@ -316,13 +316,16 @@ def _ladder(campaign: Campaign) -> list[Text]:
             break
         if move.source != HOLD:
             marks.setdefault(move.source, move.outcome)
+    passed = {move.source for move in campaign.moves if move.outcome in ("pass", "settled")}
     lines = []
-    for state in campaign.plan.states:
+    for place, state in enumerate(campaign.plan.states):
         name = one_line(state.name, 30)
         if state.name == current:
             lines.append(Text(f"▶ {name}", style="bold cyan"))
         elif (outcome := marks.get(state.name)) is None:
-            lines.append(Text(f"· {name}", style=FAINT))
+            # Behind us, but not on the way of this trial: passed once for all of them.
+            once = place < _place(campaign) and state.name in passed
+            lines.append(Text(f"{'✓' if once else '·'} {name}", style=FAINT))
         elif outcome in ("fail", "unknown", "timeout", "fenced") or outcome.startswith("refused"):
             lines.append(Text.assemble(("✗ ", "red"), name))
         else:

@@ -11,6 +11,7 @@ from agent.core.campaign.state import Record
 
 NAME_CELLS_MAX = 20
 VALUE_CELLS = 15
+TRIED = ("base", "candidate", "hypothesis")
 NARROW = 50
 """Below this the number of repeats is left out."""
 
@@ -26,7 +27,7 @@ def best_of(campaign: Campaign) -> Record | None:
     valid = [
         record
         for record in campaign.history
-        if record.trial.role in ("base", "candidate", "hypothesis")
+        if record.trial.role in TRIED
         and record.scored is not None
         and record.scored.valid
         and goal.metric in record.scored.values
@@ -44,12 +45,27 @@ def _value(record: Record, metric: str) -> float:
 
 def ratio_of(campaign: Campaign, record: Record) -> float | None:
     """Return a trial's value over the baseline's, both of the exploration; None where one is missing."""
-    metric = campaign.plan.goal.metric
-    for base in campaign.history:
-        if base.trial.role == "baseline" and base.scored is not None and base.scored.valid:
-            value = base.scored.values.get(metric)
-            own = record.scored.values.get(metric) if record.scored is not None and record.scored.valid else None
-            return own / value if value and own is not None else None
+    base = next((other for other in campaign.history if other.trial.role == "baseline"), None)
+    return _ratio(campaign, record, base)
+
+
+def _ratio(campaign: Campaign, record: Record, base: Record | None) -> float | None:
+    values = [
+        other.scored.values.get(campaign.plan.goal.metric)
+        for other in (record, base)
+        if other is not None and other.scored is not None and other.scored.valid
+    ]
+    return values[0] / values[1] if len(values) == 2 and values[0] is not None and values[1] else None
+
+
+def _change(campaign: Campaign, record: Record) -> float | None:
+    """Return a row's change: of a candidate against the baseline, of a confirmation against the other of its pair."""
+    trial = record.trial
+    if trial.role in TRIED:
+        return ratio_of(campaign, record)
+    if trial.role == "confirm" and trial.id.endswith("-winner"):
+        name = trial.id.removesuffix("-winner") + "-baseline"
+        return _ratio(campaign, record, next((other for other in campaign.history if other.trial.id == name), None))
     return None
 
 
@@ -115,7 +131,7 @@ def _row(campaign: Campaign, record: Record, width: int, names: int, best: Recor
     value = f"{scored.values[metric]:.4g}" + (f" ± {spread:.2g}" if spread is not None else "")
     line.append(f"{value:>{VALUE_CELLS}}", style=style)
     line.append("  " if width < NARROW else f" {scored.repeats:>3}  ", style=FAINT)
-    ratio = ratio_of(campaign, record) if trial.role in ("base", "candidate", "hypothesis") else None
+    ratio = _change(campaign, record)
     line.append(f"{percent(ratio) if ratio is not None else '':<9}", style="green" if record is best else "")
     return line.append(_label(record, width - line.cell_len), style=FAINT)
 

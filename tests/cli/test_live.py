@@ -104,7 +104,10 @@ def test_the_decision_and_its_interval_are_in_the_picture_at_the_end(whole: list
     assert "95% interval" in text
     scale = next(line for line in text.splitlines() if "◎ goal" in line)
     assert [sign for sign in scale.split("  0 no")[0] if sign in "0◎├●┤"] == list("0◎├●┤")
-    assert "◆ confirm-1-baseline" in text_of(campaign, 80, 40, seen=seen)
+    rows = text_of(campaign, 80, 40, seen=seen).splitlines()
+    assert any("◆ confirm-1-baseline" in row for row in rows)
+    pair = next(row for row in rows if "◆ confirm-1-winner" in row)
+    assert " +14" in pair  # against the other one of its pair
     assert "✓ done after" in text
     assert "in exploration" in text  # the best is still shown as what it is
 
