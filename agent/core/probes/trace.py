@@ -20,7 +20,8 @@ class Profile(Value):
     """Shares of CPU samples (``perf``) or of the seconds that the engine accounts for (``engine``).
 
     ``shares`` holds groups by name (``matmul``, ``barrier``, ``prompt`` …) and, with ``perf``, shared objects as
-    ``object:NAME``; groups add up to 1, and so do objects. ``none`` says that neither method worked, and ``why``.
+    ``object:NAME``; groups add up to 1, and so do objects. With SGLang's own profiler they are the phases of a decode
+    cycle (``draft``, ``target_verify``, ``sampling``, ``idle``). ``none`` says that no method worked, and ``why``.
     """
 
     method: Literal["perf", "engine", "none"]
@@ -28,6 +29,8 @@ class Profile(Value):
     samples: int = 0
     load_done: int | None = None
     load_failed: int | None = None
+    simulated: bool = False
+    """The server said that it is a simulated one."""
     shares: dict[str, float] = {}
 
 
@@ -58,6 +61,7 @@ def read_profile(text: str) -> Profile | None:
         samples=samples,
         load_done=count(load.get("done")),
         load_failed=count(load.get("failed")),
+        simulated=document.get("simulated") is True,
         shares=shares,
     )
 
@@ -74,6 +78,7 @@ def profile_command(
     argv = (
         *("python3", f"@job/{SCRIPT}", "--pid", str(pid), "--port", str(server.port)),
         *("--seconds", str(profile.seconds), "--method", "engine" if profile.method == "engine" else "sample"),
+        *("--api", server.kind),
         *load,
         *words,
     )

@@ -4,6 +4,9 @@ Runs on the server's own host with nothing but Python 3.8: this file is copied t
 agent. It records, request by request, what the server and the clock said; means and percentiles are made later,
 from the record. A request that fails is in the record as failed. Exit status 0 says that the document was printed,
 not that the numbers are good. An API key comes from the environment and never leaves it.
+
+A simulated server says with every answer how long it took in its own time; the clock on the wall would measure this
+machine. Then those seconds are the record, and the document says ``"simulated": true``.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from typing import Any
 
 KEY_VARIABLES = ("AGENT_API_KEY", "OPENAI_API_KEY", "LLAMA_API_KEY", "VLLM_API_KEY")
 LINE_BYTES_MAX = 8 * 1024 * 1024
+FLUSH_TRIES = 5
 COUNTERS = {
     "drafts": ("llamacpp:spec_decode_num_drafts_total", "vllm:spec_decode_num_drafts_total"),
     "draft_tokens": ("llamacpp:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_draft_tokens_total"),
@@ -144,7 +148,10 @@ def event_text(event: dict[str, Any]) -> str:
 
 
 def read_counts(event: dict[str, Any], record: dict[str, Any]) -> None:
-    """Take what the engines tell about a request: usage, llama.cpp's timings, SGLang's meta_info."""
+    """Take what the engines tell about a request: usage, llama.cpp's timings, SGLang's meta_info, simulated time."""
+    for place in (event, event.get("meta_info")):
+        if isinstance(place, dict) and "lab_seconds" in place:
+            record["lab_seconds"], record["lab_first_token_s"] = place["lab_seconds"], place.get("lab_first_token_s")
     usage = event.get("usage")
     if isinstance(usage, dict):
         record["output_tokens"] = usage.get("completion_tokens")
@@ -233,6 +240,31 @@ def run(
     return records
 
 
+def simulated_window(records: list[dict[str, Any]], concurrency: int) -> float | None:
+    """Replace wall times by the simulated ones that the answers told; return the window's length.
+
+    Raise ValueError when only some of them told: half of it measured and half of it simulated is neither.
+    """
+    told = [record for record in records if "lab_seconds" in record]
+    if not told:
+        return None
+    done = [record for record in records if record["ok"]]
+    if not all("lab_seconds" in record for record in done):
+        raise ValueError("some answers are simulated and some are not")
+    for record in done:
+        record["latency_s"], record["ttft_s"] = float(record["lab_seconds"]), float(record["lab_first_token_s"])
+    return sum(record["latency_s"] for record in done) / concurrency
+
+
+def flush(client: Client) -> bool:
+    """Empty the prefix cache; SGLang refuses while the last request is still being put away, so ask again."""
+    for attempt in range(FLUSH_TRIES):
+        if client.post("/flush_cache"):
+            return True
+        time.sleep(0.1 * (attempt + 1))
+    return False
+
+
 def counters(client: Client) -> dict[str, float]:
     """Return the engine's own counters, each summed over its labels; empty when it has no /metrics."""
     found: dict[str, float] = {}
@@ -304,7 +336,7 @@ def main() -> int:
         options.seed = random.SystemRandom().getrandbits(31)
     short = min(options.output_tokens, options.warmup_tokens)
     warm = run(client, options, model, prompts, options.warmup, short) if options.warmup > 0 else []
-    flushed = options.flush and client.post("/flush_cache")
+    flushed = options.flush and flush(client)
     before = counters(client)
     started = time.time()
     records = run(client, options, model, prompts, options.requests, options.output_tokens)
@@ -313,16 +345,23 @@ def main() -> int:
     for record in records:
         record["start_s"] = round(record["start_s"] - zero, 6)
         record["end_s"] = round(record["end_s"] - zero, 6)
+    wall_s = max(record["end_s"] for record in records)
+    try:
+        simulated_s = simulated_window(records, min(options.concurrency, options.requests))
+    except (TypeError, ValueError) as error:
+        sys.stderr.write(f"bench: {error}\n")
+        return 1
     names = "api chat output_tokens requests concurrency warmup timeout seed unique_prefix stop_at_eos"
     document = {
         "schema": "agent-bench/1",
+        "simulated": simulated_s is not None,
         "endpoint": f"http://{options.host}:{options.port}",
         "model": model,
         "tool": hashlib.sha256(Path(__file__).read_bytes()).hexdigest(),
         "parameters": {name: getattr(options, name) for name in names.split()},
         "prompts": hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
         "started": round(started, 3),
-        "wall_s": round(max(record["end_s"] for record in records), 6),
+        "wall_s": round(wall_s if simulated_s is None else simulated_s, 6),
         "completed": sum(record["ok"] for record in records),
         "flushed": flushed,
         "warmup_failed": sum(not record["ok"] for record in warm),

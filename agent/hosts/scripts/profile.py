@@ -4,6 +4,10 @@ Runs on the server's own host with nothing but Python 3.8: this file is copied t
 agent. It keeps the server busy with a small load of its own, because an idle server has no profile. Where ``perf``
 may sample, shares are of CPU samples; where it may not, they are of the time that the engine itself accounts for.
 The document says which. Sampling disturbs: a profile is never a benchmark, and it reports no throughput.
+
+SGLang has a profiler of its own, asked for by ``--method engine --api sglang``. A simulated server reduces its traces
+to the phases of a decode cycle itself. A real one leaves torch traces, in which kernels carry no phase: nothing is
+read from those yet, so its profiler, which costs time and memory, is not started either.
 """
 
 from __future__ import annotations
@@ -45,6 +49,12 @@ ENGINE_SECONDS = {
     "predict": ("llamacpp:tokens_predicted_seconds_total", "vllm:request_decode_time_seconds_sum"),
     "queue": ("vllm:request_queue_time_seconds_sum",),
 }
+
+
+SGLANG_STEPS = 60
+"""Decode passes in SGLang's profile: a few requests, far more than one cycle."""
+SGLANG_WAIT_S = 30.0
+LOOK_S = 0.05
 
 
 class Load:
@@ -171,6 +181,39 @@ def engine_shares(before: dict[str, float], after: dict[str, float]) -> dict[str
     return {name: round(value / total, 6) for name, value in spent.items()} if total > 0 else {}
 
 
+def sglang_shares(load: Load) -> tuple[dict[str, float], str, bool]:
+    """Return the shares by SGLang's own profiler, why there are none, and whether they are simulated."""
+    try:
+        info = json.loads(load.fetch("/get_server_info"))
+        if not isinstance(info, dict) or info.get("lab") is not True:
+            return {}, "SGLang's torch traces are not read for phases, so its profiler was not started", False
+        with tempfile.TemporaryDirectory(prefix="agent-profile-") as folder:
+            Path(folder).chmod(0o777)  # the server may run as somebody else
+            ordered = {"output_dir": folder, "num_steps": SGLANG_STEPS, "activities": ["CPU", "GPU"]}
+            load.fetch("/start_profile", ordered)
+            missing = await_traces(Path(folder), int(info["tp_size"]))
+            if missing:
+                load.fetch("/stop_profile", {})
+                return {}, missing, True
+            (reduced,) = Path(folder).glob("*.phase-shares.json")
+            shares = json.loads(reduced.read_text("utf-8"))["share"]
+            return {str(name): float(share) for name, share in shares.items()}, "", True
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        return {}, f"SGLang's profiler: {type(error).__name__}: {error}"[:300], True
+
+
+def await_traces(folder: Path, ranks: int) -> str:
+    """Wait until the trace of every rank is there and has stopped growing; return what is missing, or ''."""
+    deadline, before = time.monotonic() + SGLANG_WAIT_S, {}  # type: float, dict[str, int]
+    while time.monotonic() < deadline:
+        sizes = {path.name: path.stat().st_size for path in folder.glob("*.trace.json.gz")}
+        if len(sizes) >= ranks and all(sizes.values()) and sizes == before and any(folder.glob("*.phase-shares.json")):
+            return ""
+        before = sizes
+        time.sleep(LOOK_S)
+    return f"after {SGLANG_WAIT_S:g} s there are {len(before)} of {ranks} traces, or some still grow"
+
+
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of this script's flags."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -179,6 +222,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--method", choices=("sample", "engine"), default="sample")
+    parser.add_argument("--api", default="", help="the kind of server; `sglang` has a profiler of its own")
     parser.add_argument("--concurrency", type=int, default=1)
     parser.add_argument("--prompts", default=json.dumps(DEFAULT_PROMPTS), help="a JSON list of texts")
     parser.add_argument("--prompts-file", default="", help="a file with a JSON list of texts")
@@ -196,34 +240,39 @@ def main() -> int:
         sys.stderr.write(f"profile: {error}\n")
         return 2
     load = Load(f"http://{options.host}:{options.port}", prompts, max(1, options.concurrency))
+    sys.stdout.write(json.dumps(profiled(load, options)) + "\n")
+    return 0
+
+
+def profiled(load: Load, options: argparse.Namespace) -> dict[str, Any]:
+    """Profile under load; return the document."""
     before = engine_seconds(load.metrics())
     for thread in load.threads:
         thread.start()
     time.sleep(0.2)  # the first request is on its way
     samples, shares, why = 0, {}, "sampling was not asked for"  # type: int, dict[str, float], str
-    if options.method == "sample":
+    simulated = own = False
+    if options.method == "engine" and options.api == "sglang":
+        own = True
+        shares, why, simulated = sglang_shares(load)
+    elif options.method == "sample":
         samples, shares, why = sample(options.pid, options.seconds)
-    else:
+    if not shares and not own:
         load.stop.wait(options.seconds)
-    if not shares:
-        if options.method == "sample":
-            load.stop.wait(options.seconds)
         shares = engine_shares(before, engine_seconds(load.metrics()))
     load.stop.set()
     for thread in load.threads:
         thread.join(10)
-    method = "perf" if samples else "engine" if shares else "none"
-    document = {
+    return {
         "schema": "agent-profile/1",
-        "method": method,
+        "simulated": simulated,
+        "method": "perf" if samples else "engine" if shares else "none",
         "why": "" if samples else why,
         "samples": samples,
         "seconds": options.seconds,
         "load": {"done": load.done, "failed": load.failed},
         "shares": shares,
     }
-    sys.stdout.write(json.dumps(document) + "\n")
-    return 0
 
 
 if __name__ == "__main__":

@@ -225,4 +225,5 @@ def test_the_profile_uses_the_benchmarks_prompts() -> None:
     assert "--prompts" not in argv
     assert files == {"profile.py": "d" * 64}
     argv, _ = profile_command(Profile(method="engine"), server(), 42, Workload(prompts=("x",), concurrency=4))
-    assert argv[8:14] == ("--method", "engine", "--concurrency", "4", "--prompts", '["x"]')
+    assert argv[8:12] == ("--method", "engine", "--api", "llamacpp")
+    assert argv[12:16] == ("--concurrency", "4", "--prompts", '["x"]')
