@@ -171,7 +171,9 @@ class Ledger:
         entry = self._next
         assert entry is not None
         if isinstance(event, DERIVED):
-            same = type(event) is type(entry.event) and compared(event) == compared(entry.event)
+            same = event == entry.event or (
+                type(event) is type(entry.event) and compared(event) == compared(entry.event)
+            )
             if not same:
                 raise ReplayMismatch(entry.seq, entry.event, event, _cause())
             self.compared += 1

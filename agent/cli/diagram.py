@@ -38,7 +38,7 @@ def mermaid(plan: Plan) -> str:
     out = ["stateDiagram-v2", f"    [*] --> {name(machine.first)}"]
     joined: dict[tuple[str, str], list[str]] = {}
     for source, outcome, target in machine.edges:
-        if outcome not in ("retry", "stop", "resumed"):
+        if outcome not in ("retry", "resumed") and (outcome, target) != ("stop", "finally"):
             joined.setdefault((source, target), []).append(outcome)
     out += [f"    {name(source)} --> {name(target)}: {', '.join(words)}" for (source, target), words in joined.items()]
     ends = {target for (_, target) in joined if target in ("done", "failed")}

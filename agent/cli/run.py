@@ -42,20 +42,21 @@ def add_session_options(command: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
-    import secrets
+    from secrets import token_hex
 
-    from agent.cli import folder, rehearsal, session
+    from agent.cli import folder, rehearsal, secret, session
     from agent.core.events import Opened, Options
     from agent.core.values import Output
     from agent.journal.store import Journal
 
     text, plan, files = load(args.playbook)
     plan = with_addresses(plan, args.host)
-    campaign = secrets.token_hex(16)
+    campaign = token_hex(16)
     spec = rehearsal.spec_of(plan, args.lab_fault) if args.lab or args.lab_fault else None
     ssh_config: Path | None = args.ssh_config
     if spec is None:
         session.reach(plan, campaign, ssh_config)
+        secret.resolve(plan)  # before there is a run that would stop for want of one
     run = folder.create(args.runs, plan.name, campaign)
     if spec is not None:
         ssh_config = rehearsal.begin(run, spec)

@@ -188,7 +188,7 @@ def file_reader(folder: RunFolder) -> Callable[[str], bytes]:
 
 def reach(plan: Plan, campaign: str, ssh_config: Path | None) -> None:
     """Reach every host once and let go of it again; HostError says what is wrong and what to do."""
-    hosts = open_hosts(plan, campaign, RunFolder(Path()), ssh_config)
+    hosts = open_hosts(plan, campaign, RunFolder(Path()), ssh_config, rehearsal=True)  # secrets are not needed yet
 
     async def look() -> None:
         try:
@@ -205,7 +205,7 @@ async def check_hosts(hosts: Hosts, plan: Plan) -> None:
         try:
             await hosts.check(name)
         except HostError as error:
-            error.remedy = (error.remedy + " " if error.remedy else "") + "To rehearse without hosts, add --lab."
+            error.what += "; to rehearse the playbook without it, add --lab"
             raise
 
 
