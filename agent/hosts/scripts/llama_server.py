@@ -4,7 +4,8 @@ The wheel holds the engine and its HTTP server but no program to start them. Thi
 nothing more: flags are copied into llama.cpp's parameters, llama.cpp does the rest, in its own C++ threads. A
 flag that it does not know is refused, as ``llama-server`` refuses it; a flag that ``llama-server`` has removed is
 refused with the name that took its place. ``--model package:NAME`` takes the one .gguf file inside the installed
-Python package NAME, without importing it.
+Python package NAME, without importing it; ``package:NAME@f16`` and ``package:NAME@f32`` take the same weights,
+written out as plain numbers.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
+
+from agent.hosts.scripts.gguf_widen import FORMS, UnfitError, widened
 
 REMOVED = {
     "--draft": "--spec-draft-n-max or --spec-ngram-mod-n-max",
@@ -81,7 +84,7 @@ def arguments() -> Parser:
     """Return the parser of ``llama-server``'s flags, as far as they make sense on a CPU."""
     parser = Parser(prog="agent-llama-server", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
-    add("-m", "--model", required=True, help="a .gguf file, or package:NAME")
+    add("-m", "--model", required=True, help="a .gguf file, package:NAME, or package:NAME@f16 or @f32")
     add("-a", "--alias", help="the model's name in the API (default: its file)")
     add("--host", default="127.0.0.1")
     add("--port", type=int, default=8080)
@@ -136,11 +139,26 @@ def speculation(parser: Parser) -> None:
             add(f"--spec-{kind}-{field.replace('_', '-')}", type=int)
 
 
+def import_engine() -> Any:
+    """Return llama.cpp's bindings."""
+    try:
+        import xllamacpp
+    except ImportError as error:
+        raise StartError(f"{error}; the engine comes with: pip install 'campaign-agent[llamacpp]'") from None
+    return xllamacpp
+
+
 def model_path(given: str) -> str:
-    """Resolve ``package:NAME`` to the one .gguf file of that package; anything else is a path."""
-    scheme, _, package = given.partition(":")
-    if scheme != "package" or not package:
+    """Resolve ``package:NAME`` to the one .gguf file of that package; anything else is a path.
+
+    After ``@`` comes the form of the weights: that file is made once, then taken from the user's cache.
+    """
+    scheme, _, name = given.partition(":")
+    if scheme != "package" or not name:
         return given
+    package, at, form = name.partition("@")
+    if at and form not in FORMS:
+        raise StartError(f"--model {given}: after @ comes one of {', '.join(FORMS)}")
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     folders = list(spec.submodule_search_locations or ()) if spec else []
     found = sorted(file for folder in folders for file in Path(folder).rglob("*.gguf"))
@@ -148,7 +166,16 @@ def model_path(given: str) -> str:
         raise StartError(f"--model {given}: no package of that name is installed next to this program")
     if len(found) != 1:
         raise StartError(f"--model {given}: the package holds {len(found)} .gguf files, exactly one is needed")
-    return str(found[0])
+    return widen(given, found[0], form) if at else str(found[0])
+
+
+def widen(given: str, file: Path, form: str) -> str:
+    """Return the file with its weights in this form."""
+    library = import_engine().xllamacpp.__file__
+    try:
+        return str(widened(file, form, library, say))
+    except (OSError, UnfitError, AttributeError) as error:  # AttributeError: an engine that hides its functions
+        raise StartError(f"--model {given}: {file.name} cannot be converted: {error}") from None
 
 
 def keep(value: Any) -> Any:
@@ -218,10 +245,7 @@ def speculate(engine: Any, target: Any, options: argparse.Namespace) -> None:
 
 def serve(options: argparse.Namespace) -> int:
     """Start the engine and wait for SIGTERM or SIGINT. Until the model is loaded, a signal ends the process at once."""
-    try:
-        import xllamacpp as engine
-    except ImportError as error:
-        raise StartError(f"{error}; the engine comes with: pip install 'campaign-agent[llamacpp]'") from None
+    engine = import_engine()
     build = engine.BUILD_INFO
     say(f"build: xllamacpp {engine.__version__} with {build['compiler']} for {build['build_target']}")
     server = engine.Server(parameters(engine, options))
