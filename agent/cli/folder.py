@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import secrets
 import time
-from dataclasses import dataclass
 from pathlib import Path
-
-from agent.errors import AgentError, Exit
+from typing import NamedTuple
 
 RUNS = "runs"
 
 
-@dataclass(frozen=True)
-class RunFolder:
+class RunFolder(NamedTuple):
     """One run's place on disk."""
 
     path: Path
@@ -63,6 +58,8 @@ def all_runs(root: Path) -> list[RunFolder]:
 
 def find(root: Path, name: str) -> RunFolder:
     """Return the run that ``name`` says: a path, a name, its end, its campaign id, or ``last``."""
+    from agent.errors import AgentError, Exit
+
     path = Path(name)
     if path.name == "journal.db":
         path = path.parent
@@ -83,6 +80,9 @@ def find(root: Path, name: str) -> RunFolder:
 
 def give_order(run: RunFolder, order: dict[str, object]) -> Path:
     """Put an order into the run's folder, whole or not at all."""
+    import json
+    import secrets
+
     run.orders.mkdir(exist_ok=True)
     name = f"{time.time_ns()}-{secrets.token_hex(4)}.json"
     part = run.orders / f".{name}.part"

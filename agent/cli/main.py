@@ -12,7 +12,6 @@ import os
 import sys
 
 from agent import __version__
-from agent.errors import AgentError, Exit
 
 COMMANDS = (
     "init", "check", "plan", "run", "resume", "status", "watch", "show", "logs", "runs", "replay", "audit", "report",
@@ -45,6 +44,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return the exit code of the process."""
     args = parser().parse_args(argv)
+    from agent.errors import AgentError, Exit  # after parsing: `--help` must not pay for it
+
     try:
         return int(args.main(args))
     except AgentError as error:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from agent.core.campaign import Campaign
@@ -21,8 +20,7 @@ def add(commands: Any) -> None:
     command.set_defaults(main=main)
 
 
-@dataclass
-class Replay:
+class Replay(NamedTuple):
     """What a replay found."""
 
     campaign: Campaign

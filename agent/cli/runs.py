@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,8 @@ def add(commands: Any) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
+    import json
+
     from agent.cli.folder import all_runs
 
     rows = [read_row(run.journal, run.id) for run in all_runs(args.runs)]
@@ -37,6 +37,9 @@ def main(args: argparse.Namespace) -> int:
 
 def read_row(journal: Path, run: str) -> dict[str, Any]:
     """Return a run's row. Reads its last move and decision directly: a list must not pay for a replay of each."""
+    import json
+    import sqlite3
+
     try:
         with sqlite3.connect(f"file:{journal}?mode=ro", uri=True, timeout=2) as connection:
             connection.execute("PRAGMA query_only=1")
