@@ -37,6 +37,7 @@ seen.happened.extend(lines)
 console = make_console(io.StringIO(), record=True, width=width, force_terminal=True, color_system="truecolor")
 console.print(render(campaign, width, None, seen=seen))
 svg = console.export_svg(title=f"agent run {campaign.plan.name}.yaml", theme=MONOKAI, unique_id="run")
+svg = re.sub(r"\s*<!-- Generated with.*?-->", "", svg)
 # Fonts come from the reader's machine, not from a network.
 svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
 svg = svg.replace("Fira Code, monospace", "ui-monospace, SFMono-Regular, Menlo, Consolas, DejaVu Sans Mono, monospace")

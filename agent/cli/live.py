@@ -11,6 +11,7 @@ import asyncio
 import atexit
 import contextlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -75,6 +76,7 @@ class LiveView:
         self._timer: asyncio.TimerHandle | None = None
         self._said: list[str] = []
         self._hook: Callable[..., Any] | None = None
+        self._suspend_before: Any = None
 
     @property
     def hint(self) -> str:
@@ -129,6 +131,8 @@ class LiveView:
         atexit.unregister(self.close)
         if self._hook is not None:
             sys.excepthook, self._hook = self._hook, None
+        if self._suspend_before is not None:
+            signal.signal(signal.SIGTSTP, self._suspend_before)
         if self._campaign is not None:
             last = Seen(gpus=self._seen.gpus, gpus_s=self._seen.gpus_s)
             if not self._said and not self._campaign.over:  # else it is said below, or stands in the picture
@@ -200,12 +204,20 @@ class LiveView:
             atexit.register(self.close)
             self._hook = sys.excepthook
             sys.excepthook = self._uncaught
+            with contextlib.suppress(ValueError):  # not the main thread
+                self._suspend_before = signal.signal(signal.SIGTSTP, self._suspend)
         self._set_timer()
 
     def _uncaught(self, *error: Any) -> None:
         hook = self._hook or sys.__excepthook__
         self.close()
         hook(*error)
+
+    def _suspend(self, number: int, frame: object) -> None:
+        """Ctrl-Z: leave the shell its own screen until we are brought back."""
+        self.pause()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self.unpause()
 
     def _stop(self) -> None:
         if self._timer is not None:

@@ -495,6 +495,19 @@ def test_on_a_real_terminal_it_survives_resizing_and_gives_the_screen_back(tmux:
 
 
 @pytest.mark.real
+def test_on_a_real_terminal_ctrl_z_leaves_the_shell_its_own_screen(tmux: Tmux) -> None:
+    """Suspended and brought back."""
+    tmux.do("send-keys", f"{sys.executable} -m tests.cli.runs --pace 0.02; echo STATUS $?", "Enter")
+    tmux.redrawn("scripted")
+    tmux.do("send-keys", "C-z")
+    tmux.wait("Stopped")
+    assert tmux.do("display-message", "-p", "#{alternate_on} #{cursor_flag}").strip() == "0 1"
+    tmux.do("send-keys", "fg", "Enter")
+    tmux.redrawn("scripted")
+    assert tmux.do("display-message", "-p", "#{alternate_on} #{cursor_flag}").strip() == "1 0"
+
+
+@pytest.mark.real
 def test_on_a_real_terminal_a_traceback_can_be_read(tmux: Tmux) -> None:
     """An error nobody catches, in the middle of a run."""
     tmux.do("send-keys", f"{sys.executable} -m tests.cli.runs --fail-at 60; echo STATUS $?", "Enter")
