@@ -66,6 +66,7 @@ def until(condition: Any, seconds: float = 20) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.real
 def test_every_entry_is_shown_once_beside_the_process_that_writes(
     tmp_path: Path, writer: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,6 +83,7 @@ def test_every_entry_is_shown_once_beside_the_process_that_writes(
     assert decision["word"] == "goal met"
 
 
+@pytest.mark.real
 def test_the_journal_of_a_watched_run_stands_alone_when_it_ends(
     tmp_path: Path, writer: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +98,7 @@ def test_the_journal_of_a_watched_run_stands_alone_when_it_ends(
     assert "health-wait ─pass→ benchmark" in out
 
 
+@pytest.mark.real
 def test_a_controller_that_is_killed_is_missed(tmp_path: Path, writer: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """SIGKILL in the middle: said, with how to resume; resumable is what the exit code says."""
     process = writer(0.02)
@@ -217,6 +220,7 @@ def test_looking_whether_somebody_works_does_not_keep_a_controller_out(tmp_path:
         assert tried == []
 
 
+@pytest.mark.real
 def test_ctrl_c_ends_the_watching_and_not_the_run(tmp_path: Path, writer: Any) -> None:
     """The run goes on to its end."""
     process = writer(0.01)
