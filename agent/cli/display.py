@@ -173,9 +173,8 @@ def conclusion(event: Concluded, campaign: Campaign) -> list[str]:
         winner = next((r.trial.label() for r in campaign.history if r.trial.id == event.winner), event.winner)
         lines.append(f"  {one_line(winner)} against {event.baseline}: {event.metric} {_percent(event.ratio)}{interval}")
         goal = campaign.plan.goal
-        lines.append(
-            f"  goal: {goal.metric} {'+' if goal.direction == 'up' else '-'}{goal.improve:.3g}".replace("+0.", "+0.")
-        )
+        sign = "+" if goal.direction == "up" else "-"
+        lines.append(f"  goal: {goal.metric} {sign}{goal.improve * 100:.3g} %" + (", proven" if goal.strict else ""))
     if event.because:
         lines.append(f"  {one_line(event.because, 400)}")
     if campaign.opened is not None and campaign.opened.rehearsal:
