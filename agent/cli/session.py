@@ -28,7 +28,7 @@ from agent.core.campaign import Campaign
 from agent.core.events import Entry, Instructed, Interrupt, Moved, Observed, Opened, Order, Requested, Resumed
 from agent.core.plan import Plan
 from agent.engine import Clock, Ledger, World, drive
-from agent.errors import AgentError, Exit, HostError
+from agent.errors import Exit, HostError
 from agent.hosts.perform import Hosts
 from agent.journal.store import Journal
 
@@ -151,10 +151,30 @@ class Session:
         self.display.pause()
         try:
             self.display.say("\n".join(["", *(f"    {safe(line)}" for line in action.lines)]))
-            reply = await asyncio.to_thread(input, f"{safe(action.question)} [yes/no] ")
+            print(f"{safe(action.question)} [yes/no] ", end="", flush=True)
+            reply = await read_line()
         finally:
             self.display.unpause()
         return reply.strip().lower() in ("y", "yes")
+
+
+async def read_line() -> str:
+    """Read a line from the terminal; unlike a thread that waits in ``input``, this can be given up."""
+    loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
+    line: asyncio.Future[str] = loop.create_future()
+    got = bytearray()
+
+    def take() -> None:
+        data = os.read(fd, 1024)
+        got.extend(data)
+        if (not data or b"\n" in got) and not line.done():
+            line.set_result(got.decode(errors="replace"))
+
+    loop.add_reader(fd, take)
+    try:
+        return await line
+    finally:
+        loop.remove_reader(fd)
 
 
 def open_hosts(
@@ -258,7 +278,7 @@ def work(session: Session, first: Opened | Resumed, also: tuple[Any, ...] = ()) 
         stack.callback(session.journal.close)
         try:
             campaign = asyncio.run(session.work(first, also))
-        except AgentError:
-            session.display.close()
+        except BaseException:
+            session.display.close()  # the terminal is given back, whatever went wrong
             raise
         return finish(campaign, session)
