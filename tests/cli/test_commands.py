@@ -19,7 +19,7 @@ pytestmark = pytest.mark.real
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
-    """A run of the tiny campaign, finished."""
+    """Run the tiny campaign to its end."""
     tiny = make(tmp_path_factory.mktemp("tiny"), sweep="[400]")
     done = tiny.agent("run", str(tiny.playbook), "--plain")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -71,7 +71,8 @@ def test_a_changed_entry_is_found(tiny: Tiny, tmp_path: Path) -> None:
         triggers = [name for (name,) in journal.execute("SELECT name FROM sqlite_master WHERE type='trigger'")]
         for name in triggers:
             journal.execute(f"DROP TRIGGER {name}")
-        (seq, body) = journal.execute("SELECT seq, body FROM event WHERE kind='observed' ORDER BY seq LIMIT 1").fetchone()
+        first = "SELECT seq, body FROM event WHERE kind = 'observed' ORDER BY seq LIMIT 1"
+        (seq, body) = journal.execute(first).fetchone()
         journal.execute("UPDATE event SET body = ? WHERE seq = ?", (body.replace(b"EPOCH", b"EPOCK"), seq))
     journal.close()
     audit = tiny.agent("audit", str(copy))
@@ -141,7 +142,13 @@ def test_without_the_host_it_says_so_and_mentions_the_lab(tmp_path: Path) -> Non
 def test_help_is_cheap_and_complete() -> None:
     """Every command is offered; none of the heavy packages is imported for it."""
     heavy = ("asyncssh", "sqlite_utils", "structlog", "pydantic", "rich", "transitions", "yaml")
-    code = f"import sys; sys.argv = ['agent', '--help']\nfrom agent.cli.main import main\ntry: main()\nexcept SystemExit: pass\nprint([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
+    code = (
+        "import sys; sys.argv = ['agent', '--help']\n"
+        "from agent.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
     for name in COMMANDS:
