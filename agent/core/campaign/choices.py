@@ -19,6 +19,7 @@ from ..search import Record as Past
 from ..servers import kind_of
 from ..statistics import mean, sd
 from ..values import digest, rounded
+from .keep import REPLACED
 from .state import Campaign, Launch, Record, Visit
 
 EXITS = {
@@ -177,12 +178,25 @@ def _finally(campaign: Campaign) -> Choice:
         return Choice(first=[stopped])
     passed = {move.outcome for move in campaign.moves if move.source == "finally"}
     finals = [record for record in campaign.history if record.trial.role == "final"]
-    if campaign.stopping or campaign.plan.finally_ == "stop" or finals or "launch" in passed:
+    mode, nothing = campaign.plan.finally_, "nothing of this run is left running"
+    if mode == "restore" and not campaign.kept:
+        mode, nothing = "stop", f"no server was replaced whose command could be kept: {nothing}"
+    if campaign.stopping and mode == "winner":
+        mode = "stop"
+    if mode == "stop" or finals or "launch" in passed:
         if "stop" in passed:
             return Choice(outcome="leave", because="everything of this run has been stopped")
-        because = "the winner did not come up: nothing is left running" if finals else "nothing is left running"
+        because = f"what was to be left did not come up: {nothing}" if finals else nothing
         return Choice(outcome="stop", because=because)
-    return _leave_winner(campaign)
+    return _restore(campaign) if mode == "restore" else _leave_winner(campaign)
+
+
+def _restore(campaign: Campaign) -> Choice:
+    """Start the server again that was there before this run."""
+    trial = Trial(id="restored", role="final", of=REPLACED)
+    because = "the server that was replaced is started again, with its own command"
+    proposal = Proposed(trial=trial, launch=f"l{len(campaign.launches) + 1}", because=because)
+    return Choice(outcome="launch", proposal=proposal, because=because)
 
 
 def _leave_winner(campaign: Campaign) -> Choice:

@@ -12,6 +12,7 @@ from ..probes import processes as procs
 from ..probes import sockets as socks
 from ..values import Finding, Verdict, digest
 from .common import TRIES, Context, Step, again, known, owned_action, poll, probe_action
+from .keep import keep
 
 GRACE_S = 15.0
 """How long a server may take to end after TERM before it gets KILL."""
@@ -26,7 +27,7 @@ class Prey:
     own: dict[str, tuple[Target, ...]]
     named: tuple[Target, ...]
     lines: tuple[str, ...]
-    roots: int
+    roots: tuple[Target, ...]
     stuck: tuple[str, ...]
 
     @property
@@ -53,7 +54,7 @@ def _prey(context: Context) -> Prey | None:
             if owned.state == "D":
                 stuck.append(f"pid {owned.pid} {owned.argv[:60]}")
     named: list[Target] = []
-    roots = 0
+    roots: tuple[Target, ...] = ()
     if (replaces := context.evidence.server.replaces) is not None:
         table = procs.read_processes(sections.get("processes")) if sections is not None else None
         listeners = socks.read_listeners(sections.get("sockets")) if sections is not None else None
@@ -65,7 +66,7 @@ def _prey(context: Context) -> Prey | None:
             found = [process for process in table if process.identity in listed]
         else:
             matches = [p for p in procs.match_replaces(table, listeners, replaces) if p.identity not in seen]
-            roots = len(matches)
+            roots = tuple(Target(pid=root.pid, start=root.start) for root in matches if root.start > 0)
             found = [process for root in matches for process in procs.tree(table, root)]
         for process in found:
             if process.identity in seen or not process.living or process.start <= 0:
@@ -106,6 +107,10 @@ def do_kill(context: Context) -> Step:
         return Step(done=True, verdict=passed("nothing of ours is left" if sent else "nothing is to be ended"))
     if prey.named and (step := _permission(context, prey)) is not None:
         return step
+    if prey.named and context.evidence.plan.finally_ == "restore" and len(prey.roots) == 1:
+        kept = keep(context, prey.roots[0].pid, prey.roots[0].start)
+        if not kept.done:
+            return kept
     return _next_signal(context, prey)
 
 
@@ -117,13 +122,13 @@ def _permission(context: Context, prey: Prey) -> Step | None:
     if asked or context.visit.of("signal"):
         allowed = not asked or _yes(asked[-1])
         return None if allowed else Step(done=True, verdict=_refused(prey))
-    if prey.roots != replaces.expect:
+    if len(prey.roots) != replaces.expect:
         found = "; ".join(prey.lines[:6])
         return Step(
             done=True,
             verdict=failed(
                 Finding.FOREIGN,
-                f"`server.replaces` matches {prey.roots} processes: {found}",
+                f"`server.replaces` matches {len(prey.roots)} processes: {found}",
                 f"exactly {replaces.expect}",
                 "narrow `replaces`, or set `expect`; nothing was signalled",
             ),

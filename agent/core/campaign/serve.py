@@ -9,6 +9,7 @@ from ..probes.host import host_probe
 from ..servers import kind_of
 from ..values import Finding, Result
 from .common import TRIES, Context, Step, known, needs, start_job, sure
+from .keep import REPLACED, restored
 
 TICK_S = 15.0
 """How often a start is judged anew when nothing is heard of it."""
@@ -18,8 +19,11 @@ def do_launch(context: Context) -> Step:
     """Start the server as a host job, at most once under its key."""
     kind = kind_of(context.evidence.server.kind)
     server, trial, launch = context.evidence.server, context.trial, context.launch
-    argv, env = kind.argv(server, trial), trial.env
-    job = Job(role="server", argv=argv, env=env, cwd=server.cwd, secrets=server.secrets)
+    if trial.of == REPLACED:
+        job = restored(context.campaign.kept)
+    else:
+        argv, env = kind.argv(server, trial), trial.env
+        job = Job(role="server", argv=argv, env=env, cwd=server.cwd, secrets=server.secrets)
     if not launch.key or context.last("start") is not None:
         return start_job(context, "start", job)
     # An earlier attempt at this launch got as far as a start: what became of that comes first.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ..actions import Acquire, Cancel, Start, Status
+from ..actions import Acquire, Cancel, Follow, Start, Status
 from ..events import (
     Concluded,
     Confirm,
@@ -131,6 +131,8 @@ class Campaign:
     baseline: Mapping[str, SectionResult] = field(default_factory=dict)
     renew: bool = False
     """Another controller than the one that took the lease goes on: it has to take it before it does anything."""
+    kept: str = ""
+    """Key of the job that kept the command of the server we replaced; '' = none was kept."""
     leased: bool = False
     """We hold the host's lease, as far as its last answer tells."""
     confirmed: set[str] = field(default_factory=set)
@@ -281,6 +283,8 @@ def _learn(campaign: Campaign, answer: Answer) -> None:
         campaign.launch.inspected = read_sections(text)
     elif answer.role == "probe" and text is not None and not campaign.baseline:
         campaign.baseline = read_sections(text)
+    elif answer.role == "keep" and isinstance(answer.action, Follow) and isinstance(answer.outcome, Completed):
+        campaign.kept = answer.action.key if answer.outcome.status == 0 else ""
     elif answer.role == "bench" and record is not None and isinstance(answer.outcome, Completed):
         record.benchmarks.append(text or "")
     elif answer.role == "sample" and record is not None and text is not None:

@@ -1,0 +1,42 @@
+"""Keeping the command of a server before it is replaced, and starting it again in the end (``finally: restore``).
+
+What is kept — command line, working directory, environment — stays on its host, in the folder of the job that kept
+it (mode 0600): an environment holds secrets, and the journal must not.
+"""
+
+from __future__ import annotations
+
+from ..actions import Job
+from .common import Context, Step, run_job
+
+KEEP = """\
+umask 077
+same() { IFS= read -r line </proc/$1/stat && set -- "$2" ${line##*) } && [ "${21}" = "$1" ]; }
+same "$1" "$2" || exit 3
+cat "/proc/$1/environ" >"$AGENT_JOB/kept.env" && cat "/proc/$1/cmdline" >"$AGENT_JOB/kept.argv" || exit 4
+readlink "/proc/$1/cwd" >"$AGENT_JOB/kept.cwd" || exit 4
+[ -s "$AGENT_JOB/kept.argv" ] || exit 5
+same "$1" "$2" || exit 3
+"""
+"""Arguments: pid and start time. It must be the same process before and after the copy."""
+
+RESTORE = """\
+kept=${AGENT_JOB%/*}/$1
+cd "$(cat "$kept/kept.cwd")" || exit 66
+{ cat "$kept/kept.env" "$kept/kept.argv"; rm -f "$kept/kept.env"; } | xargs -0 -x -n 100000 -s 1900000 env -i
+"""
+"""Argument: the key of the job that kept it. The words go to ``env -i`` as they were: variables, then the command."""
+
+REPLACED = "replaced"
+"""What a trial is *of* when it is the server that was there before us."""
+
+
+def keep(context: Context, pid: int, start: int) -> Step:
+    """Keep a process's command on its host; done when that is settled, whatever came of it."""
+    argv = ("sh", "-c", KEEP, "keep", str(pid), str(start))
+    return run_job(context, "keep", Job(role="script", argv=argv), 20.0, 0)
+
+
+def restored(key: str) -> Job:
+    """Return the job that starts what was kept under ``key``."""
+    return Job(role="server", argv=("sh", "-c", RESTORE, "restore", key))
