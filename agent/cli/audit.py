@@ -7,13 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+HELP_ANCHORS = "heads kept elsewhere (saved output of a run does); this machine's own are always looked at"
+
 
 def add(commands: Any) -> None:
     """Add the command to the command line."""
     command = commands.add_parser("audit", help="check a run's record, and show what each step rests on")
     command.add_argument("run", help="its name, a part of it, its folder, or `last`")
     command.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR")
-    command.add_argument("--anchors", type=Path, action="append", default=[], help="files with heads kept elsewhere")
+    command.add_argument("--anchors", type=Path, action="append", default=[], metavar="FILE", help=HELP_ANCHORS)
     command.add_argument("--json", action="store_true")
     command.set_defaults(main=main)
 
@@ -24,10 +26,12 @@ def main(args: argparse.Namespace) -> int:
     from agent.cli.replay import replayed
     from agent.cli.text import safe
     from agent.errors import Exit, JournalError
+    from agent.journal.anchors import anchors_file
     from agent.journal.verify import verify
 
     run = find(args.runs, args.run)
-    report = verify(run.journal, anchors=args.anchors)
+    own = anchors_file()
+    report = verify(run.journal, anchors=[*args.anchors, *([own] if own.is_file() else [])])
     findings = [finding_json(finding) for finding in report.flaws]
     steps: list[dict[str, Any]] = []
     try:
@@ -51,7 +55,17 @@ def main(args: argparse.Namespace) -> int:
     if findings:
         return int(Exit.JOURNAL)
     print(f"{run.id}: the chain holds, every verdict and decision follows from what was observed")
+    print(f"  {anchored(report)}")
     return 0
+
+
+def anchored(report: Any) -> str:
+    """Say how far anchors reach: what comes after the last one could be cut off without a trace."""
+    if not report.anchors:
+        return (
+            "no anchor of this run is known here: that its end was cut off, or that it is an old copy, cannot be seen"
+        )
+    return f"{report.anchors} anchors hold, the last at entry {report.anchored_seq} of {report.seq}"
 
 
 def finding_json(finding: Any) -> dict[str, Any]:

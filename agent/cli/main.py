@@ -15,7 +15,7 @@ from agent import __version__
 
 COMMANDS = (
     "init", "check", "plan", "run", "resume", "status", "watch", "show", "logs", "runs", "replay", "audit", "report",
-    "export", "note", "stop", "doctor", "diagram", "schema",
+    "diff", "export", "salvage", "note", "stop", "doctor", "diagram", "schema",
 )  # fmt: skip
 """In the order of use; a command whose module is not there yet is not offered."""
 

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,7 @@ from agent.core.plan import Plan
 from agent.engine import Clock, Ledger, World, drive
 from agent.errors import Exit, HostError
 from agent.hosts.perform import Hosts
+from agent.journal.anchors import Anchor, anchors_file, append_anchor
 from agent.journal.store import Journal
 
 ORDERS: TypeAdapter[Any] = TypeAdapter(Order)
@@ -72,6 +74,7 @@ class Session:
     interrupts: int = 0
     terminated: bool = False
     world: World | None = field(default=None, init=False)
+    anchored: bool = field(default=True, init=False)
 
     async def work(self, first: Opened | Resumed, also: tuple[Any, ...] = ()) -> Campaign:
         """Go through the record, then live, until the campaign rests. ``also`` are orders to begin with."""
@@ -94,6 +97,8 @@ class Session:
             live = not ledger.replaying and world.said_first
             if live:
                 self._write_log(entry)
+                if isinstance(entry.event, Moved):
+                    self.anchor()
             self.display.show(entry, campaign, live=live)
 
         try:
@@ -104,6 +109,17 @@ class Session:
             await hosts.close()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
+
+    def anchor(self) -> Anchor:
+        """Write the journal's head down outside of the run's folder, and return it; only an anchor shows a cut."""
+        anchor = Anchor(self.journal.campaign, *self.journal.head, time.clock_gettime(time.CLOCK_BOOTTIME))
+        try:
+            append_anchor(anchors_file(), anchor)
+        except OSError as error:  # the run is worth more than its anchors, but silence would be taken for them
+            if self.anchored:
+                self.display.say(f"no anchors are kept: {anchors_file()}: {error.strerror}")
+            self.anchored = False
+        return anchor
 
     def _write_log(self, entry: Entry) -> None:
         if self.log is None:
@@ -261,6 +277,8 @@ def closing(campaign: Campaign, session: Session) -> list[str]:
 
 def finish(campaign: Campaign, session: Session) -> int:
     """Close the journal so that it stands alone, say how it ended, return the exit code."""
+    session.journal.flush()
+    head = session.anchor()
     session.journal.close()
     if session.rehearsal and not campaign.interrupted and (campaign.visit is None or campaign.visit.state != "hold"):
         from agent.cli import rehearsal
@@ -268,6 +286,7 @@ def finish(campaign: Campaign, session: Session) -> int:
         rehearsal.end(session.folder)
     for line in closing(campaign, session):
         session.display.say(line)
+    session.display.say(head.shown())
     session.display.close()
     return exit_code(campaign, session)
 

@@ -35,7 +35,17 @@ def main(args: argparse.Namespace) -> int:
         print()
     for line in lines(document):
         print(safe(line))
+    print(head_of(run.journal))
     return 0
+
+
+def head_of(journal_path: Path) -> str:
+    """Return the journal's head, a commitment to all of it: worth keeping elsewhere."""
+    from agent.journal.anchors import Anchor
+    from agent.journal.store import Journal
+
+    with Journal.open_reader(journal_path) as journal:
+        return Anchor(journal.campaign, *journal.head).shown()
 
 
 def lines(document: dict[str, Any]) -> list[str]:

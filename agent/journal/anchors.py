@@ -10,7 +10,13 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-_LINE = re.compile(r"([0-9a-f]{32}) (\d{1,18}) ([0-9a-f]{64}) (\d{1,12}(?:\.\d{1,9})?)", re.ASCII)
+_LINE = re.compile(r"(?:head: )?([0-9a-f]{32}) (\d{1,18}) ([0-9a-f]{64})(?: (\d{1,12}(?:\.\d{1,9})?))?", re.ASCII)
+
+
+def anchors_file() -> Path:
+    """Return where this machine keeps the heads of its runs: outside every run's folder."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+    return Path(state) / "agent" / "anchors.log"
 
 
 class Anchor(NamedTuple):
@@ -19,17 +25,21 @@ class Anchor(NamedTuple):
     campaign: str
     seq: int
     hash: str
-    uptime_s: float
+    uptime_s: float = 0.0
 
     def line(self) -> str:
         """Return the anchor as it stands in a file, without the newline."""
         return f"{self.campaign} {self.seq} {self.hash} {self.uptime_s:.2f}"
 
+    def shown(self) -> str:
+        """Return the anchor as a run prints it in its last line; a saved terminal output is a file of anchors."""
+        return f"head: {self.campaign} {self.seq} {self.hash}"
+
 
 def read_anchor(line: str) -> Anchor | None:
-    """Return the anchor in a line, or None when the line is no anchor."""
+    """Return the anchor in a line of a file or of a run's output, or None when the line is no anchor."""
     found = _LINE.fullmatch(line.strip())
-    return Anchor(found[1], int(found[2]), found[3], float(found[4])) if found else None
+    return Anchor(found[1], int(found[2]), found[3], float(found[4] or 0)) if found else None
 
 
 def append_anchor(path: Path, anchor: Anchor) -> None:

@@ -59,6 +59,8 @@ class Report:
     hash: str = ""
     salvaged: dict[str, str] = field(default_factory=dict)
     anchors: int = 0
+    anchored_seq: int = 0
+    """The highest entry that an anchor names: up to there, nothing can be cut or changed without a trace."""
     blobs: int = 0
     flaws: list[Flaw] = field(default_factory=list)
     open: list[OpenRequest] = field(default_factory=list)
@@ -264,6 +266,7 @@ def _anchors(connection: sqlite3.Connection, files: list[Path] | tuple[Path, ...
             raise JournalError(what, "name a file of anchors", "E_JOURNAL_ANCHORS") from error
         for anchor in anchors:
             report.anchors += 1
+            report.anchored_seq = max(report.anchored_seq, anchor.seq)
             query = "SELECT hash FROM event WHERE seq = ? UNION ALL SELECT hash FROM genesis WHERE ? = 0"
             stored = connection.execute(query, (anchor.seq, anchor.seq)).fetchone()
             where = f"the anchor in {file}"

@@ -1,0 +1,81 @@
+"""The journal of a finished run as evidence, by the commands that an auditor would use."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from agent.journal.anchors import read_anchors
+from tests.support.tiny import Tiny, make
+
+pytestmark = pytest.mark.real
+
+GUARDS = ("event_no_update", "event_no_delete", "event_append")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    """Run the tiny campaign to its end."""
+    tiny = make(tmp_path_factory.mktemp("evidence"), sweep="[400]")
+    done = tiny.agent("run", str(tiny.playbook), "--plain")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (tiny.folder / "output.txt").write_text(done.stdout)
+    return tiny
+
+
+@pytest.fixture
+def copy(tiny: Tiny, tmp_path: Path) -> Path:
+    """Return a copy of the run's folder, to be spoiled."""
+    path = tmp_path / tiny.run().name
+    shutil.copytree(tiny.run(), path)
+    return path
+
+
+def spoil(folder: Path, *statements: str) -> None:
+    """Change a journal as anybody could who has the file."""
+    with sqlite3.connect(folder / "journal.db") as connection:
+        for name in GUARDS:
+            connection.execute(f"DROP TRIGGER {name}")
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+
+
+def findings(tiny: Tiny, *words: str) -> list[tuple[int, int]]:
+    """Audit, and return finding and entry of each flaw; the exit code has to agree."""
+    done = tiny.agent("audit", *words, "--json")
+    found = [(item["finding"], item["seq"]) for item in json.loads(done.stdout)["findings"]]
+    assert done.returncode == (7 if found else 0)
+    return found
+
+
+# ---------------------------------------------------------------- anchors
+
+
+def test_heads_are_kept_outside_of_the_run(tiny: Tiny) -> None:
+    """After each move and at the end; the last line of the run and of `show` say the last one."""
+    anchors = read_anchors(tiny.folder / "state/agent/anchors.log")
+    assert len(anchors) > 20
+    assert len({anchor.campaign for anchor in anchors}) == 1
+    last = anchors[-1].shown()
+    assert (tiny.folder / "output.txt").read_text().splitlines()[-1] == last
+    assert tiny.agent("show", "last").stdout.splitlines()[-1] == last
+    assert f"{len(anchors)} anchors hold" in tiny.agent("audit", "last").stdout
+
+
+def test_a_cut_tail_is_found_by_the_heads_of_this_machine(tiny: Tiny, copy: Path) -> None:
+    """All that is left is as it was written: only an anchor tells. So it does of an old copy that was put back."""
+    spoil(copy, "DELETE FROM event WHERE seq > 40")
+    assert min(found for found in findings(tiny, str(copy)) if found[0] == 12) > (12, 41)
+
+
+def test_the_output_of_a_run_is_an_anchor(tiny: Tiny, copy: Path, tmp_path: Path) -> None:
+    """On another machine, with nothing but what was printed."""
+    spoil(copy, "DELETE FROM event WHERE seq = (SELECT max(seq) FROM event)")
+    elsewhere = Tiny(tmp_path, tiny.port)
+    assert 12 not in [number for number, _ in findings(elsewhere, str(copy))]
+    assert 12 in [number for number, _ in findings(elsewhere, str(copy), "--anchors", str(tiny.folder / "output.txt"))]
