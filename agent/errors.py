@@ -17,6 +17,7 @@ class Exit(IntEnum):
     BUDGET = 5
     INCONCLUSIVE = 6
     JOURNAL = 7
+    DEFECT = 70
     INTERRUPTED = 130
     TERMINATED = 143
 

@@ -15,7 +15,7 @@ from agent import __version__
 
 COMMANDS = (
     "init", "check", "plan", "run", "resume", "status", "watch", "show", "logs", "runs", "replay", "audit", "report",
-    "diff", "export", "salvage", "note", "stop", "doctor", "diagram", "schema",
+    "diff", "export", "salvage", "note", "stop", "doctor", "diagnose", "rules", "diagram", "schema",
 )  # fmt: skip
 """In the order of use; a command whose module is not there yet is not offered."""
 
@@ -26,7 +26,8 @@ def parser() -> argparse.ArgumentParser:
         prog="agent",
         description="A campaign agent for people who tune and debug LLM inference servers on GPU hosts.",
         epilog="Exit codes: 0 goal met or nothing wrong, 1 goal not met, 2 usage or playbook, 3 held by a guard, "
-        "4 host or transport, 5 budget used up, 6 not conclusive, 7 journal damaged or differs, 130 interrupted.",
+        "4 host or transport, 5 budget used up, 6 not conclusive, 7 journal damaged or differs, 70 a defect of the "
+        "program, 130 interrupted.",
     )
     top.add_argument("--version", action="version", version=f"agent {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -59,6 +60,12 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return int(Exit.INTERRUPTED)
+    except Exception:
+        # A defect of ours is not "finished, goal not met", which is what Python's own exit code would say.
+        import traceback
+
+        traceback.print_exc()
+        return int(Exit.DEFECT)
 
 
 def entry() -> None:

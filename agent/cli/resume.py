@@ -10,6 +10,8 @@ from agent.cli.run import add_session_options
 
 if TYPE_CHECKING:
     from agent.core.events import Opened
+    from agent.core.plan import Plan
+    from agent.journal.store import Journal
 
 GAP_MAX_S = 3600.0
 """Campaign time that passes at most while no controller is there: deadlines move, budgets are not eaten up."""
@@ -20,6 +22,7 @@ def add(commands: Any) -> None:
     command = commands.add_parser("resume", help="go on with a run that was interrupted, killed or held")
     command.add_argument("run", help="its name, a part of it, its folder, or `last`")
     command.add_argument("--yes", action="store_true", help="confirm what the playbook names (server.replaces)")
+    command.add_argument("--rebase", action="store_true", help="go on although the playbook changed since, with it")
     add_session_options(command)
     command.set_defaults(main=main)
 
@@ -37,39 +40,94 @@ def go_on(run: Any, args: argparse.Namespace, also: tuple[Any, ...] = ()) -> int
 
     from agent.cli import rehearsal, session
     from agent.cli.run import make_display, open_run_log
-    from agent.core.events import Opened, Options, Resumed
-    from agent.errors import JournalError
+    from agent.core.events import Options, Resumed
     from agent.journal.store import Journal
 
     journal = Journal.open_writer(run.journal)
-    opened, last_ns, over = None, 0, ""
-    for entry in journal.entries():
-        if isinstance(entry.event, Opened):
-            opened = journal.hydrate(entry).event
-        last_ns = entry.wall_ns
-        over = getattr(entry.event, "state", over) if entry.event.kind == "moved" else over
-    if opened is None:
-        raise JournalError(f"{run.journal} has no opening entry", "nothing was started; begin anew with `agent run`")
+    opened, last_ns, state = standing(journal)
     display = make_display(args)
-    if over in ("done", "failed"):
+    if state in ("done", "failed"):
         journal.close()
         display.say(f"run {run.id} is finished; see: agent show {run.id}")
         return exit_of(run)
     display.say(f"run {run.id}")
     display.say(_first_line(opened))
     gap = min(GAP_MAX_S, max(0.0, (time.time_ns() - last_ns) / 1e9))
+    # An order to stop is obeyed whatever became of the playbook.
+    plan = None if also else changed_plan(run, opened, rebase=args.rebase)
+    yes, rebase = args.yes or opened.options.yes, plan is not None
     resumed = Resumed(
-        options=Options(yes=args.yes or opened.options.yes),
+        options=Options(yes=yes, rebase=rebase, take_over=args.take_over),
+        plan=plan,
         versions=session.versions(),
         controller=session.controller(),
         gap_s=round(gap, 3),
-        digests=dict(opened.plan.files),
+        digests=dict((plan or opened.plan).files),
     )
-    plan, campaign, lab = opened.plan, opened.campaign, bool(opened.rehearsal)
+    plan, campaign, lab = plan or opened.plan, opened.campaign, bool(opened.rehearsal)
     ssh_config: Path | None = rehearsal.again(run) if lab else args.ssh_config or remembered(run)
     log = open_run_log(run, campaign)
     work = session.Session(run, journal, plan, campaign, display, ssh_config, log=log, rehearsal=lab)
     return session.work(work, resumed, also)
+
+
+def standing(journal: Journal) -> tuple[Opened, int, str]:
+    """Return how a run was opened (with the plan that holds now), when its last entry was made, and its state."""
+    from agent.core.events import Moved, Opened, Resumed
+    from agent.errors import JournalError
+
+    opened, last_ns, state = None, 0, ""
+    for entry in journal.entries():
+        event, last_ns = entry.event, entry.wall_ns
+        if isinstance(event, Opened):
+            opened = journal.hydrate(entry).event
+        elif isinstance(event, Resumed) and event.plan is not None and opened is not None:
+            opened = opened.model_copy(update={"plan": event.plan})
+        elif isinstance(event, Moved):
+            state = event.state
+    if opened is None:
+        raise JournalError(f"{journal.path} has no opening entry", "nothing was started; begin anew with `agent run`")
+    return opened, last_ns, state
+
+
+def changed_plan(run: Any, opened: Opened, *, rebase: bool) -> Plan | None:
+    """Return the plan of the playbook as it is now, when that differs from the one the run goes by and is to hold.
+
+    A playbook that is gone changes nothing: the journal has the plan. One that differs is an error that lists every
+    difference, unless ``rebase``.
+    """
+    from agent.cli.run import load, with_addresses
+    from agent.errors import AgentError, Exit
+
+    note = run.path / "playbook.path"
+    path = Path(note.read_text().strip()) if note.is_file() else None
+    if path is None or not path.is_file():
+        return None
+    _, now, files = load(path)
+    old = opened.plan
+    now = with_addresses(now, [f"{name}={host.address}" for name, host in old.hosts.items() if name in now.hosts])
+    found = differences(old.model_dump(mode="json"), now.model_dump(mode="json"))
+    if not found:
+        return None
+    if not rebase:
+        listed = "\n".join(f"      {line}" for line in found[:20])
+        what = f"{path} is not what this run began with:\n{listed}"
+        remedy = "undo the change, or go on with it by --rebase (it is recorded; finished trials are kept)"
+        raise AgentError(what, remedy, "E_PLAYBOOK_CHANGED", exit=Exit.JOURNAL)
+    for sha256, content in files.items():
+        (run.files / sha256).write_bytes(content)
+    return now
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """List where two plans differ, a line each."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = dict.fromkeys([*old, *new])
+        return [line for key in keys for line in differences(old.get(key), new.get(key), f"{path}.{key}".lstrip("."))]
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = enumerate(zip(old, new, strict=True))
+        return [line for index, (a, b) in pairs for line in differences(a, b, f"{path}[{index}]")]
+    return [] if old == new else [f"{path}: {str(old)[:80]} -> {str(new)[:80]}"]
 
 
 def _first_line(opened: Opened) -> str:

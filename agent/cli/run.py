@@ -28,6 +28,9 @@ def add(commands: Any) -> None:
     command.add_argument(
         "--lab-fault", action="append", default=[], metavar="NAME", help="order a fault (docs/reference/lab.md)"
     )
+    command.add_argument(
+        "--adopt", action="append", default=[], metavar="RUN", help="end servers that this earlier run left, as our own"
+    )
     add_session_options(command)
     command.set_defaults(main=main)
 
@@ -38,6 +41,9 @@ def add_session_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs are kept")
     command.add_argument("--json", action="store_true", help="one line of JSON for each entry")
     command.add_argument("--plain", action="store_true", help="plain lines also on a terminal")
+    command.add_argument(
+        "--take-over", type=int, metavar="EPOCH", help="take the host from the controller that holds this epoch"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -52,6 +58,7 @@ def main(args: argparse.Namespace) -> int:
     text, plan, files = load(args.playbook)
     plan = with_addresses(plan, args.host)
     campaign = token_hex(16)
+    adopted = left_by(args.runs, args.adopt)
     spec = rehearsal.spec_of(plan, args.lab_fault) if args.lab or args.lab_fault else None
     ssh_config: Path | None = args.ssh_config
     if spec is None:
@@ -69,16 +76,27 @@ def main(args: argparse.Namespace) -> int:
         campaign=campaign,
         plan=plan,
         playbook=Output.of(text),
-        options=Options(yes=args.yes),
+        options=Options(yes=args.yes, take_over=args.take_over),
+        adopted=adopted,
         versions=session.versions(),
         controller=session.controller(),
         rehearsal=rehearsal.describe(spec) if spec is not None else "",
     )
+    (run.path / "playbook.path").write_text(str(args.playbook.absolute()))
     display = make_display(args)
     display.say(f"run {run.id}")
     log = open_run_log(run, campaign)
     work = session.Session(run, journal, plan, campaign, display, ssh_config, log=log, rehearsal=spec is not None)
     return session.work(work, opened)
+
+
+def left_by(runs: Path, names: list[str]) -> tuple[str, ...]:
+    """Return the keys of servers that earlier runs started and were not seen to end."""
+    from agent.cli.folder import find
+    from agent.cli.replay import folded
+
+    left = [folded(find(runs, name).journal) for name in names]
+    return tuple(key for campaign in left for key in campaign.keys())  # noqa: SIM118 - a method, not a mapping's
 
 
 def load(playbook: Path) -> tuple[bytes, Plan, dict[str, bytes]]:

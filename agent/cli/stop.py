@@ -17,7 +17,7 @@ def add(commands: Any) -> None:
         "--wait", type=float, default=120.0, metavar="SECONDS", help="for the live controller to finish"
     )
     add_session_options(command)
-    command.set_defaults(main=main, yes=False)
+    command.set_defaults(main=main, yes=False, rebase=False)
 
 
 def main(args: argparse.Namespace) -> int:

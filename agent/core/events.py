@@ -33,6 +33,9 @@ class Options(Value):
     yes: bool = False
     """Confirm what the playbook names (``server.replaces``) without asking."""
     rebase: bool = False
+    """Go on although the playbook or the host changed since the run began."""
+    take_over: int | None = None
+    """Take the host's lease from the controller that holds this epoch."""
 
 
 class Opened(Value):
@@ -48,6 +51,8 @@ class Opened(Value):
     options: Options = Options()
     versions: dict[str, str] = {}
     controller: str = ""
+    adopted: tuple[str, ...] = ()
+    """Keys of servers that an earlier run of ours left, and that this run may end as its own."""
     rehearsal: str = ""
     """Not empty: hosts are simulated, and this says how. Shown wherever numbers of this run appear."""
 
@@ -63,6 +68,8 @@ class Resumed(Value):
     versions: dict[str, str] = {}
     controller: str = ""
     gap_s: float = Field(default=0.0, ge=0)
+    plan: Plan | None = None
+    """With ``rebase``: the plan that holds from here on. Measurements stay; what they are compared with may not."""
 
 
 class Noted(Value):

@@ -20,7 +20,7 @@ from ..plan import State
 from ..servers import kind_of
 from ..values import Finding, Result, Verdict, worst
 from . import choices
-from .common import Context, Step, again, merge, sure
+from .common import Context, Step, again, lease_of, merge, sure
 from .state import LANE, Campaign, Visit, is_cancelled
 from .steps import STEPS
 
@@ -263,10 +263,8 @@ def _move(
 
 def _renewal(campaign: Campaign, context: Context) -> list[Any] | None:
     """Take the lease again after a resume, or hold; None when there is nothing (more) to be done about it."""
-    assert campaign.opened is not None
-    acquire = Acquire(host=campaign.server.host, owner=campaign.opened.campaign)
     role = f"renew-{campaign.resumes}"
-    step = sure(context, role, acquire)
+    step = sure(context, role, lease_of(campaign))
     if not step.done:
         return list(_requests(context, step.ask))
     answer = context.visit.of(role)[-1]

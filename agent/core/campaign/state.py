@@ -131,6 +131,8 @@ class Campaign:
     baseline: Mapping[str, SectionResult] = field(default_factory=dict)
     renew: bool = False
     """Another controller than the one that took the lease goes on: it has to take it before it does anything."""
+    cleared: bool = False
+    """The host was verified clean once: whatever was adopted is gone."""
     kept: str = ""
     """Key of the job that kept the command of the server we replaced; '' = none was kept."""
     leased: bool = False
@@ -177,7 +179,8 @@ class Campaign:
 
     def keys(self) -> tuple[str, ...]:
         """Keys of all servers of this run that may still live."""
-        return tuple(key for launch in self.launches.values() if not launch.gone for key in launch.keys)
+        adopted = self.opened.adopted if self.opened is not None and not self.cleared else ()
+        return (*adopted, *(key for launch in self.launches.values() if not launch.gone for key in launch.keys))
 
 
 def role_of(request: str) -> str:
@@ -228,6 +231,9 @@ def _resume(campaign: Campaign, entry: Entry, event: Resumed) -> None:
     campaign.now += event.gap_s
     campaign.boot = (entry.boot_id, entry.boot_ns)
     campaign.options, campaign.logic = event.options, event.logic
+    if event.plan is not None and campaign.opened is not None:
+        campaign.opened = campaign.opened.model_copy(update={"plan": event.plan})
+        campaign.__dict__.pop("machine", None)  # the table is the plan's
     campaign.interrupted = False
     campaign.renew = campaign.visit is not None
     campaign.resumes += 1
@@ -328,6 +334,7 @@ def _move(campaign: Campaign, event: Moved) -> None:
         _result(campaign, record, left, event)
     words = _words(campaign, event.source) if event.outcome in ("pass", "settled") else ()
     if "clean" in words:
+        campaign.cleared = True
         for launch in campaign.launches.values():
             launch.gone = launch.gone or bool(launch.key)
     if "watch" in words and campaign.launch is not None:

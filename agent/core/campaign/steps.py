@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..actions import Acquire
 from ..guards import failed, unknown
 from ..observations import Refused
 from ..values import Finding
-from .common import Context, Step, known, owned_action, poll, probe_action, sure
+from .common import Context, Step, known, lease_of, owned_action, poll, probe_action, sure
 from .kill import do_kill
 from .measure import do_benchmark, do_profile, do_script
 from .serve import do_inspect, do_launch, do_watch
@@ -16,10 +15,7 @@ from .serve import do_inspect, do_launch, do_watch
 
 def do_probe(context: Context) -> Step:
     """Take the host's lease, then look at it in one round trip."""
-    server = context.evidence.server
-    assert context.campaign.opened is not None
-    lease = Acquire(host=server.host, owner=context.campaign.opened.campaign)
-    step = sure(context, "lease", lease)
+    step = sure(context, "lease", lease_of(context.campaign))
     if not step.done:
         return step
     answer = context.last("lease")
@@ -29,7 +25,7 @@ def do_probe(context: Context) -> Step:
             Finding.FOREIGN,
             f"the host is leased: {answer.outcome.text.strip()}",
             "a host that no other campaign holds",
-            "wait for that campaign, or end it with `agent stop`",
+            "wait for that campaign, end it with `agent stop`, or name its epoch: --take-over EPOCH",
         )
         return Step(done=True, verdict=verdict)
     if not known(answer):
