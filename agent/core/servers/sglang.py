@@ -100,10 +100,13 @@ class Sglang(Engine):
         (r"ValueError: Unknown speculative algorithm name", Finding.UNSUPPORTED),
         (r"memory leak detected|Mem Leak Detected", Finding.CRASH),
         (r"Scheduler hit an exception|Received sigquit from a child|SIGQUIT received", Finding.CRASH),
-        (r"scheduler is dead|died during initialization", Finding.DEAD_RANK),
     )
     working = r"Prefill batch|Decode batch"
-    causes = ((r"Parameter \S+ not found in params_dict", Finding.WEIGHTS_MISMATCH),)
+    causes = (
+        (r"Parameter \S+ not found in params_dict", Finding.WEIGHTS_MISMATCH),
+        # The launcher's last word but one; the exit status on its next line may say more (-9: the memory killer).
+        (r"scheduler is dead|died during initialization", Finding.CRASH),
+    )
 
     def advance(self, before: str, found: str) -> str:
         """See the base class: what starts anew after the target's graphs were captured is the draft."""
@@ -120,7 +123,8 @@ class Sglang(Engine):
             "larger than the profiled|turn off|scaling factors|Setup Custom allreduce failed|not found in params_dict",
             "[Ee]rror|[Ee]xception|Traceback|out of memory|unbalanced|is dead|died|[Ss]igquit|SIGQUIT|timeout|SIGBUS",
             "set by environment to|NCCL WARN|NCCL INFO NCCL version|is using nccl",
-            "Retract requests|Health check failed|NaN in the logits|leak detected|accept len: |Prefill batch",
+            "Retract requests|Health check failed|NaN in the logits|leak detected|accept len: ",
+            "Prefill batch|Exit code: ",
         )
 
     def announced(self, lines: Iterable[str]) -> tuple[str, ...]:

@@ -253,7 +253,7 @@ def simulated_window(records: list[dict[str, Any]], concurrency: int) -> float |
         raise ValueError("some answers are simulated and some are not")
     for record in done:
         record["latency_s"], record["ttft_s"] = float(record["lab_seconds"]), float(record["lab_first_token_s"])
-    return sum(record["latency_s"] for record in done) / concurrency
+    return float(sum(record["latency_s"] for record in done)) / concurrency
 
 
 def flush(client: Client) -> bool:

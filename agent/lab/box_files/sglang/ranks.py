@@ -96,6 +96,7 @@ def stranger(title: str, port: int, host: str = "0.0.0.0") -> bool:  # noqa: S10
         devnull = os.open(os.devnull, os.O_RDWR)
         for target in range(3):
             os.dup2(devnull, target)
+        os.environ.pop("SPT_NOENV", None)  # the environment of whoever forked it is not its own
         set_title(title)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         while True:

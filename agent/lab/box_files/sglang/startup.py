@@ -16,6 +16,8 @@ from .ranks import stranger
 FULL_S = 899.0
 """The length of the recorded start that the phases below are taken from."""
 WEIGHTS_MIB = 73830
+RANK_LIVES_S = 2.5
+"""So long, of wall time, a rank that is to die lives at least once all are there."""
 TARGET, DRAFT = "KimiK25ForConditionalGeneration", "LlamaForCausalLMEagle3"
 BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 
@@ -164,6 +166,7 @@ class Startup:
             log.plain(f"Loading safetensors checkpoint shards: {share}")
             fault = self.world.fault("dead-rank")
             if fault and done == 48:
+                time.sleep(RANK_LIVES_S)  # a look once a second must have had the chance to see it alive
                 self.engine.ranks.kill((fault["gpus"] or [6])[0])
         log.all_ranks(
             self.count,
