@@ -106,6 +106,11 @@ def _migrations() -> Migrations:
         for name, select in VIEWS.items():
             db.create_view(name, select)
 
+    @steps(name="0004-more-views")
+    def more_views(db: Database) -> None:
+        for name, select in VIEWS.items():
+            db.create_view(name, select, replace=True)
+
     return steps
 
 

@@ -79,3 +79,35 @@ def test_the_output_of_a_run_is_an_anchor(tiny: Tiny, copy: Path, tmp_path: Path
     elsewhere = Tiny(tmp_path, tiny.port)
     assert 12 not in [number for number, _ in findings(elsewhere, str(copy))]
     assert 12 in [number for number, _ in findings(elsewhere, str(copy), "--anchors", str(tiny.folder / "output.txt"))]
+
+
+# ---------------------------------------------------------------- copies
+
+
+def test_an_exported_run_stands_alone(tiny: Tiny, tmp_path: Path) -> None:
+    """One file (and blobs), audited; the sqlite3 program reads it; the same head. A second export is refused."""
+    done = tiny.agent("export", "last", str(tmp_path / "mail"))
+    assert done.returncode == 0, done.stderr
+    assert "is whole" in done.stdout
+    assert done.stdout.splitlines()[-1] == tiny.agent("show", "last").stdout.splitlines()[-1]
+    assert {path.name for path in (tmp_path / "mail").iterdir()} <= {"journal.db", "blobs"}
+    query = "SELECT decision FROM decisions"
+    with sqlite3.connect(f"file:{tmp_path / 'mail/journal.db'}?mode=ro", uri=True) as connection:
+        assert connection.execute(query).fetchall() == [("goal met",)]
+    connection.close()
+    assert findings(tiny, str(tmp_path / "mail")) == []
+    again = tiny.agent("export", "last", str(tmp_path / "mail"))
+    assert again.returncode == 7
+    assert "is there already" in again.stderr
+
+
+def test_salvage_keeps_what_is_whole(tiny: Tiny, copy: Path, tmp_path: Path) -> None:
+    """Up to the changed entry; the new journal says of what it is a part, and the heads show what is missing."""
+    dead = "CAST(replace(CAST(body AS TEXT), 'LIVE', 'DEAD') AS BLOB)"
+    spoil(copy, f"UPDATE event SET body = {dead} WHERE CAST(body AS TEXT) LIKE '%LIVE%'")
+    spoil_at = min(seq for number, seq in findings(tiny, str(copy)) if number == 11)
+    done = tiny.agent("salvage", str(copy), str(tmp_path / "saved"))
+    assert done.returncode == 0
+    assert f"{spoil_at - 1} entries were kept" in done.stdout
+    assert {number for number, _ in findings(tiny, str(tmp_path / "saved"))} == {12}
+    assert "nothing had to be salvaged" in tiny.agent("salvage", "last", str(tmp_path / "two")).stdout.lower()
