@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from agent.lab.box import LabBox
 
 CAMPAIGN = hashlib.sha256(b"rehearsal").hexdigest()[:32]
 LIMIT_S = 60.0
+PLAYBOOKS = Path(__file__).parents[2] / "playbooks"
 
 PLAYBOOK = """
 playbook: faults
@@ -61,6 +63,7 @@ profile: {{method: "off"}}
 states:
   verify-clean: {{guards: [{{guard: gpus_clean, settle: {settle}}}, no_process, {{guard: port_free, settle: 1s}}]}}
   health-wait: {{guards: [{health}]}}
+{states}
 finally: stop
 lab: {lab}
 """
@@ -135,6 +138,7 @@ async def walk(
     folder.mkdir(parents=True, exist_ok=True)
     playbook = folder / "playbook.yaml"
     playbook.write_text(text)
+    shutil.copy(PLAYBOOKS / "soak.py", folder)
     read, plan, files = load(playbook)
     spec = rehearsal.spec_of(plan, faults or [])
     began, entries = time.monotonic(), list[Entry]()
@@ -167,7 +171,7 @@ def rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., T
 
     def run(*faults: str | dict[str, Any], look: Any = None, **changes: Any) -> Told:
         lab = {"faults": list(faults), "existing": None, "time_scale": 1500, **changes.pop("lab", {})}
-        words = {"repeats": "2", "settle": "1s", "health": HEALTH, **changes}
+        words = {"repeats": "2", "settle": "1s", "health": HEALTH, "states": "", **changes}
         return asyncio.run(walk(tmp_path / "run", PLAYBOOK.format(lab=json.dumps(lab), **words), look))
 
     return run

@@ -250,6 +250,15 @@ def metrics_say_so(told: Told) -> bool:
     return all(score.values.get("simulated") == 1.0 for score in told.scores().values())
 
 
+def test_a_soak_is_watched(rehearse: Rehearse) -> None:
+    """Lines that the server writes under load reach the guard: these come with several requests at once only."""
+    guards = "[{guard: log_lacks, pattern: 'Prefill batch.*#running-req: [1-9]'}]"
+    do = "[{script: soak.py, requests: 60}, watch, inspect]"
+    told = rehearse(states=f"  soak: {{after: health-wait, do: {do}, guards: {guards}, on: {{fail: skip-trial}}}}")
+    assert told.failures() == ["log_lacks: CRASH"]
+    assert told.campaign.moves[-1].state == "done"
+
+
 def test_no_fault_at_all(rehearse: Rehearse) -> None:
     """The hand-started server is found, named and replaced; all numbers say that they are simulated."""
     told: Any = rehearse(lab={"existing": {}})

@@ -26,7 +26,7 @@ def plan() -> Plan:
 def test_its_states_are_the_standard_ladder_and_a_soak(plan: Plan) -> None:
     """Whoever reads them reads what a playbook without any states would do."""
     soak = next(state for state in plan.states if state.name == "soak")
-    assert soak.do == ("script",)
+    assert soak.do == ("script", "watch", "inspect")
     assert plan.states == ladder.insert(ladder.standard(plan.server, plan.search), soak, "health-wait")
 
 
