@@ -1,0 +1,220 @@
+"""Pasted output about GPUs: nvidia-smi in any form, JSON of rocm-smi and amd-smi, with processes beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import re2 as re
+
+from ..actions import Owned
+from ..evidence import Answer
+from ..guards import Guard, judge, unknown
+from ..guards.hardware import GpuCount, GpusClean
+from ..guards.view import leased
+from ..observations import Completed, SectionResult
+from ..probes.gpu import App, AppTable, Gpu, GpuTable, columns_of, read_apps, read_gpus
+from ..probes.pasted import Block, blocks, section_of
+from ..probes.processes import ENGINE_TITLES, Process
+from ..values import Output
+from .base import Diagnosis, evidence_of, look, mapping, whole
+from .processes import listed, ours_of
+
+_DEFAULT = ("index", "uuid", "name", "memory.used", "memory.total", "utilization.gpu", "power.draw")
+
+
+def read(text: str, context: dict[str, Any]) -> Diagnosis:
+    """Judge the GPUs: complete where only their number is known, else clean as well."""
+    parts = {block.name: block for block in blocks(text)}
+    main = parts.get("gpu") or parts.get("gpus") or parts.get("nvidia-smi") or parts.get("rocm-smi") or parts.get("")
+    main = main or next(
+        (block for block in parts.values() if "smi" in block.command and "apps" not in block.head), None
+    )
+    if main is None:
+        return Diagnosis(unknown("there is no output about GPUs", "rows of nvidia-smi, rocm-smi or amd-smi"))
+    rows, apps_text = _rows(main)
+    sections = {"gpus": SectionResult(status=_status(main, context), out=rows)}
+    if "apps" in parts:
+        sections["gpu_apps"] = SectionResult(status=parts["apps"].status, out=parts["apps"].text)
+    elif apps_text is not None:
+        sections["gpu_apps"] = SectionResult(status=0, out=apps_text)
+    table, apps = read_gpus(sections["gpus"]), read_apps(sections.get("gpu_apps"))
+    gpus = table.gpus if table else ()
+    recorded = mapping(context.get("recorded_run"))
+    processes, mine = _processes(parts, apps, recorded)
+    sections["processes"] = section_of(processes)
+    answers = [look("probe", sections)]
+    if mine:
+        found = "\n".join(f"run {p.pid} {p.start} {p.state[:1]} {p.title}" for p in mine)
+        done = Completed(status=0, out=Output.of(found))
+        answers.append(Answer("owned", Owned(keys=("run",)), "owned", 0.0, done, 0.0))
+    asked = whole(context.get("expected_gpu_count"))
+    ours = _devices(context.get("our_gpus"))
+    evidence = evidence_of(
+        gpus=len(ours) if ours is not None else asked if asked is not None else len(gpus),
+        answers=answers,
+        ours=frozenset({"run"} if mine else ()),
+        baseline=_baseline(context.get("baseline_mib"), gpus),
+        env={"CUDA_VISIBLE_DEVICES": ",".join(ours)} if ours is not None else {},
+    )
+    clean = GpusClean(polls=1, settle=0)
+    guard: Guard = clean
+    if asked is not None and not context.get("baseline_mib") and ours is None:
+        guard = GpuCount(is_=asked)
+    verdict = judge(guard, evidence)
+    judged = leased(evidence, table) if table and ours is not None else gpus
+    dirty = [gpu for gpu in judged if clean.dirty(evidence, sections, gpu) is not None]
+    blind = [gpu for gpu in judged if gpu.used_mib is None]
+    shows = [*(table.errors[:2] if table else ()), *(gpu.uuid for gpu in dirty), *(gpu.uuid for gpu in blind)]
+    shows += [f'"card{gpu.index}"' for gpu in dirty if not gpu.uuid] + [gpu.uuid for gpu in gpus[:1]]
+    parsed = _parsed(table, apps, dirty, blind) | {"rc": main.status}
+    return Diagnosis(verdict, parsed, shows=tuple(piece for piece in shows if piece))
+
+
+def _parsed(
+    table: GpuTable | None, apps: AppTable | None, dirty: Sequence[Gpu], blind: Sequence[Gpu]
+) -> dict[str, Any]:
+    gpus = table.gpus if table else ()
+    index = {gpu.uuid: gpu.index for gpu in gpus}
+    return {
+        "gpu_count": len(gpus),
+        "used_mib": [gpu.used_mib for gpu in gpus],
+        "total_mib": [gpu.total_mib for gpu in gpus],
+        "util": [gpu.util for gpu in gpus],
+        "power_w": [gpu.power_w for gpu in gpus],
+        "throttle": [gpu.throttle for gpu in gpus],
+        "compute_pids": [app.pid for app in apps.apps] if apps else [],
+        "apps": [
+            {"gpu": index.get(app.uuid), "pid": app.pid, "name": app.name, "used_mib": app.used_mib}
+            for app in (apps.apps if apps else ())
+        ],
+        "unknown_gpus": [gpu.index for gpu in blind],
+        "dirty_gpus": [gpu.index for gpu in dirty],
+        "error_lines": len(table.errors) if table else 0,
+        "bus_id": table.bus_id if table else "",
+    }
+
+
+def _status(main: Block, context: Mapping[str, Any]) -> int:
+    given = whole(context.get("process_rc"))
+    return main.status or (given if given is not None else 0)
+
+
+def _devices(value: Any) -> tuple[str, ...] | None:
+    if isinstance(value, (list, tuple)) and value:
+        return tuple(str(item) for item in value if isinstance(item, (int, str)))
+    return None
+
+
+def _baseline(value: Any, gpus: Sequence[Gpu]) -> dict[str, SectionResult]:
+    """Return the first look that the numbers stand for: one a GPU in the order of the index, or by index or UUID."""
+    if isinstance(value, Mapping):
+        by_name = {str(key): mib for key, mib in value.items()}
+        value = [by_name.get(str(gpu.index), by_name.get(gpu.uuid)) for gpu in gpus]
+    if not isinstance(value, (list, tuple)) or not value:
+        return {}
+    rows = "\n".join(f"{place}, {mib}" for place, mib in enumerate(value))
+    return {"gpus": SectionResult(status=0, out=f"index, memory.used\n{rows}")}
+
+
+# ---------------------------------------------------------------- forms of output
+
+
+def _rows(main: Block) -> tuple[str, str | None]:
+    """Return the rows under a header that names their columns, and the processes where the same text lists them."""
+    if '{"card' in main.text or "VRAM Total" in main.text or "rocm-smi" in main.command:
+        return main.text, None
+    amd = _amd(main.text) if "vram" in main.text or "amd-smi" in main.command else None
+    if amd is not None:
+        return amd, None
+    if "NVIDIA-SMI" in main.text and "|" in main.text:
+        return _table(main.text)
+    if re.search(r"(?m)^index, ", main.text):
+        return main.text, None
+    columns = columns_of(main.command) or _DEFAULT
+    if not columns_of(main.command):
+        width = max((line.count(", ") + 1 for line in main.text.split("\n") if re.match(r"\d+, ", line)), default=7)
+        columns = _DEFAULT[:width]
+    return ", ".join(columns) + "\n" + main.text, None
+
+
+_CARD = re.compile(r"^\|\s+(\d{1,3})\s+(\S.*?)\s+(?:On|Off|N/A)\s+\|\s+([0-9A-Fa-f]{8}:\S+)")
+_USAGE = re.compile(
+    r"^\|.*?(\d+|N/A|ERR!)W? */ *\S+ +\| +(\d+|N/A|ERR!)(?:MiB)? */ +(\d+|N/A)(?:MiB)? \| +(\d+|N/A|ERR!)%?"
+)
+_PROC = re.compile(r"^\|\s+(\d{1,3})\s+\S+\s+\S+\s+(\d{1,9})\s+(C|G|C\+G|M\+C)\s+(\S.*?)\s+(\d+|N/A)(?:MiB)? *\|")
+
+
+def _table(text: str) -> tuple[str, str]:
+    """Read the table for people: two lines a card, then the processes; its bus address stands in for the UUID."""
+    rows = ["index, uuid, name, memory.used, memory.total, utilization.gpu, power.draw"]
+    apps: list[str] = []
+    card: tuple[str, str, str] | None = None
+    by_index: dict[str, str] = {}
+    for line in text.split("\n"):
+        if match := _CARD.search(line):
+            card = (match[1], f"GPU-{match[3]}", match[2])
+            by_index[match[1]] = card[1]
+        elif card is not None and (match := _USAGE.search(line)):
+            rows.append(", ".join((*card, match[2], match[3], match[4], match[1])))
+            card = None
+        elif (match := _PROC.search(line)) and match[3] != "G":
+            apps.append(f"{by_index.get(match[1], '')}, {match[2]}, {match[4]}, {match[5]}")
+        elif re.search(r"GPU is lost|Unable to determine|ERR!", line):
+            rows.append(line.strip())
+    return "\n".join(rows), "\n".join(apps)
+
+
+def _amd(text: str) -> str | None:
+    """Read ``amd-smi metric --mem-usage --json`` as rows; None when it is not that."""
+    start = min((place for place in (text.find("["), text.find("{")) if place >= 0), default=-1)
+    try:
+        found = json.loads(text[start:]) if start >= 0 else None
+    except (ValueError, RecursionError):
+        return None
+    found = found.get("gpu_data") if isinstance(found, dict) else found
+    if not isinstance(found, list):
+        return None
+    rows = ["index, name, memory.used, memory.total, utilization.gpu"]
+    for card in found:
+        usage = card.get("mem_usage") if isinstance(card, dict) else None
+        if not isinstance(usage, dict) or not isinstance(card.get("gpu"), int):
+            return None
+        activity = mapping(mapping(card.get("usage")).get("gfx_activity")).get("value", "[N/A]")
+        rows.append(f"{card['gpu']}, AMD, {_mib(usage.get('used_vram'))}, {_mib(usage.get('total_vram'))}, {activity}")
+    return "\n".join(rows)
+
+
+def _mib(cell: Any) -> str:
+    value, unit = mapping(cell).get("value"), str(mapping(cell).get("unit", "")).upper()
+    factor = {"B": 1 / 2**20, "KB": 1 / 1024, "MB": 1, "MIB": 1, "GB": 1024, "GIB": 1024}.get(unit)
+    if factor is None or isinstance(value, bool) or not isinstance(value, (int, float)):
+        return "[N/A]"
+    return str(int(value * factor))
+
+
+# ---------------------------------------------------------------- whose they are
+
+
+def _processes(
+    parts: Mapping[str, Block], apps: AppTable | None, recorded: Mapping[str, Any]
+) -> tuple[tuple[Process, ...], tuple[Process, ...]]:
+    """Return the processes that are known, and those of them that are ours.
+
+    With a list of processes that list decides; without one, the names beside the memory do. A worker that carries
+    an engine's title is ours where nothing was recorded that says otherwise.
+    """
+    known = listed(parts.get("ps"))
+    holders = {app.pid: app for app in (apps.apps if apps else ())}
+    rows = known or tuple(_process(app) for app in holders.values() if app.name is not None)
+    if recorded:
+        ours, told = ours_of(rows, parts.get("ps"), recorded)
+        if told:
+            return rows, ours
+    return rows, tuple(process for process in rows if process.living and process.title.startswith(ENGINE_TITLES))
+
+
+def _process(app: App) -> Process:
+    words = tuple((app.name or "").split())
+    return Process(app.pid, 1, app.pid, app.pid, "S", None, "", 0, 0, words, (app.name or "")[:15])
