@@ -18,8 +18,8 @@ $(STAMP): pyproject.toml scripts/setup.sh
 demo: $(STAMP)   ## Tune a real llama.cpp server over a private SSH server on this machine; about two minutes.
 	@scripts/demo.sh $(ARGS)
 
-lab: $(STAMP)    ## Rehearse the demo's playbook on simulated hosts.
-	@$(BIN)/agent run playbooks/llamacpp-speculate.yaml --lab --yes $(ARGS)
+lab: $(STAMP)    ## Rehearse the EAGLE-3 campaign on a simulated GPU box on this machine; about a minute.
+	@$(BIN)/agent run playbooks/eagle3-tune.yaml --lab --yes $(ARGS)
 
 test: lint       ## Linters, types, import directions, then every test.
 	@$(BIN)/pytest $(PYTEST) $(ARGS)
