@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from agent.cli.diagram import mermaid
 from agent.cli.main import parser
@@ -164,8 +165,8 @@ def test_every_class_is_explained() -> None:
 def test_every_kind_and_field_is_in_the_reference() -> None:
     """The page has each kind of entry with all its fields, told apart as inputs and derived."""
     found = sections(REFERENCE / "journal.md", "###")
-    heads = {f"`{kind.model_fields['kind'].default}` (input)": kind for kind in INPUTS}
-    heads |= {f"`{kind.model_fields['kind'].default}` (derived)": kind for kind in DERIVED}
+    heads: dict[str, type[BaseModel]] = {f"`{kind.model_fields['kind'].default}` (input)": kind for kind in INPUTS}
+    heads.update((f"`{kind.model_fields['kind'].default}` (derived)", kind) for kind in DERIVED)
     assert set(found) == set(heads)
     for head, kind in heads.items():
         (line,) = re.findall(r"^- fields: (.+)$", found[head], re.MULTILINE)
