@@ -122,19 +122,22 @@ class Box:
         self.starts[action.key] += 1
         job = self.jobs[action.key] = FakeJob(action, pid=100 + len(self.jobs))
         if action.job.role == "benchmark":
-            job.rc, job.out = 0, self._bench()
+            job.rc, job.out = 0, self._bench(action.key)
+        elif action.job.role == "server":
+            assert self._server() is job, "two servers at once"
 
     def _server(self) -> FakeJob | None:
         live = [job for job in self.jobs.values() if job.action.job.role == "server" and job.rc is None]
         assert len(live) <= 1, "two servers at once"
         return live[0] if live else None
 
-    def _bench(self) -> str:
+    def _bench(self, key: str) -> str:
         server = self._server()
         assert server is not None, "a benchmark without a server"
         words = list(server.action.job.argv)
         m = int(words[words.index("--size-m") + 1]) if "--size-m" in words else None
-        wobble = random.Random(f"{self.seed}{len(self.jobs)}").gauss(0, 0.01)
+        # Noise goes by the request, so that a run with other troubles on the way measures the same.
+        wobble = random.Random(f"{self.seed} {key}").gauss(0, 0.01)
         speed = SPEED[m] * (1 + wobble)
         tokens = 96
         record: dict[str, Any] = {"ok": True, "output_tokens": tokens, "prompt_tokens": 9, "cached_tokens": 0}

@@ -66,7 +66,7 @@ class Context:
 
     def next_request(self, role: str) -> str:
         """Return the path that the next request of this role gets."""
-        count = len(self.visit.of(role))
+        count = self.visit.count(role)
         return f"{self.visit.path}/{role}" + (f".{count + 1}" if count else "")
 
     def last(self, role: str) -> Answer | None:
@@ -181,7 +181,7 @@ def recover_start(context: Context, role: str, answer: Answer) -> Step:
         return Step()
     text = asked[-1].text()
     match reattach(read_job_state(text) if text is not None else None):
-        case "start" if len(context.visit.of(role)) < TRIES:
+        case "start" if _asked_under(context, answer.action.key) < TRIES:
             return Step(ask=[(role, answer.action.model_copy(update={"again": answer.request}))])
         case "wait" if context.evidence.now - (answer.closed_s or 0.0) < STARTING_S:
             if (pause := context.last("pause")) is not None and pause.outcome is None:
@@ -192,6 +192,12 @@ def recover_start(context: Context, role: str, answer: Answer) -> Step:
         case _:
             verdict = unknown(f"the host says: {text or 'nothing'}", "the state of this start", Finding.LOST)
             return Step(done=True, verdict=verdict)
+
+
+def _asked_under(context: Context, key: str) -> int:
+    """Return how often a start was asked under a key in this visit."""
+    actions = [answer.action for answer in context.visit.answers]
+    return sum(1 for action in actions if isinstance(action, Start) and action.key == key)
 
 
 def _of(answer: Answer) -> str:

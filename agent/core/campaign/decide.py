@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..actions import Acquire, Cancel, Wait
+from ..actions import Acquire, Cancel, Start, Wait
 from ..events import Judged, Moved, Requested
 from ..evidence import Evidence
 from ..guards import Guard, judge
@@ -92,10 +92,20 @@ def _live(campaign: Campaign, visit: Visit) -> list[Any]:
 def _requests(context: Context, asks: list[tuple[str, Any]]) -> Iterator[Requested]:
     made: dict[str, int] = {}
     for role, action in asks:
-        count = len(context.visit.of(role)) + made.get(role, 0)
+        if isinstance(action, Start) and action.again:
+            # The same start under the same key: named after the first, so that later ones keep their names.
+            first = action.again.partition("~")[0]
+            yield Requested(request=f"{first}~{_asked_again(context, first) + 2}", action=action)
+            continue
+        count = context.visit.count(role) + made.get(role, 0)
         made[role] = made.get(role, 0) + 1
         name = role + (f".{count + 1}" if count else "")
         yield Requested(request=f"{context.visit.path}/{name}", action=action)
+
+
+def _asked_again(context: Context, request: str) -> int:
+    """Return how often a start has been asked again so far."""
+    return sum(1 for answer in context.visit.answers if answer.request.startswith(f"{request}~"))
 
 
 def evidence_of(campaign: Campaign, visit: Visit) -> Evidence:

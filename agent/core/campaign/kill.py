@@ -95,7 +95,10 @@ def do_kill(context: Context) -> Step:
     survey = poll(context, ("probe", probe_action(context)), ("owned", owned_action(context)))
     if not survey.done:
         return survey
-    prey = _prey(context)
+    try:
+        prey = _prey(context)
+    except ValueError:  # an answer that cannot be read is no answer; it must not become a shorter list
+        prey = None
     if prey is None:
         verdict = unknown("the survey of processes did not come back", "a list", Finding.LOST)
         more = len(context.visit.of("pause")) < TRIES

@@ -64,6 +64,10 @@ class Visit:
         """Return the requests of one role, oldest first, open ones included."""
         return [answer for answer in self.answers if answer.role == role]
 
+    def count(self, role: str) -> int:
+        """Return how many requests of a role there are; one that was asked again under its key counts once."""
+        return sum(1 for answer in self.answers if answer.role == role and "~" not in answer.request)
+
     def open(self) -> list[Answer]:
         """Return the requests that have no answer yet."""
         return [answer for answer in self.answers if answer.outcome is None]
@@ -185,7 +189,7 @@ class Campaign:
 
 def role_of(request: str) -> str:
     """Return what a request is for: the last part of its path without the ordinal."""
-    return request.rsplit("/", 1)[1].split(".", 1)[0]
+    return request.rsplit("/", 1)[1].partition("~")[0].partition(".")[0]
 
 
 def evolve(campaign: Campaign, entry: Entry) -> Campaign:
