@@ -75,9 +75,10 @@ class Ask(Action):
 
 
 class Acquire(Action):
-    """Take or renew the host's lease. The answer is ``EPOCH n`` or ``BUSY owner epoch n age s``.
+    """Take or renew a lease on the host. The answer is ``EPOCH n``, or ``BUSY owner epoch n age s resource r``.
 
-    ``ttl_s`` 0 gives it back: the next campaign may have it at once.
+    Where several leases are in the way there is a line for each, the newest first. ``take_over`` names that newest
+    epoch and stands for all that were listed. ``ttl_s`` 0 gives the lease back: the next campaign may have it at once.
     """
 
     effect: ClassVar[bool] = True
@@ -85,6 +86,9 @@ class Acquire(Action):
     owner: str
     ttl_s: int = 1800
     take_over: int | None = None
+    resources: tuple[Annotated[str, Field(pattern=r"^[a-z0-9.:_-]+$")], ...] = ()
+    """What of the host it is for, as ``gpu0`` or ``port:8000``; none = the whole host. All or none are given, and
+    they replace what this owner had. Leases on other things of the host go on beside it."""
 
 
 class Probe(Action):

@@ -34,7 +34,8 @@ class Output(Value):
 
     UTF-8 is kept as text, anything else as base64, and what is too large for an entry as the
     SHA-256 of a blob. ``size`` is the length in bytes of what is kept; ``dropped`` counts bytes
-    that were cut from the middle at the source (head and tail are kept).
+    that were cut from the middle at the source (head and tail are kept), where ``whole`` is then the
+    SHA-256 of all of it, if the source told.
     """
 
     text: str | None = None
@@ -42,15 +43,16 @@ class Output(Value):
     blob: str | None = None
     size: int = 0
     dropped: int = 0
+    whole: str = ""
 
     @classmethod
-    def of(cls, data: bytes | str, dropped: int = 0) -> Output:
+    def of(cls, data: bytes | str, dropped: int = 0, whole: str = "") -> Output:
         """Keep ``data`` exactly."""
         raw = data.encode() if isinstance(data, str) else data
         try:
-            return cls(text=raw.decode(), size=len(raw), dropped=dropped)
+            return cls(text=raw.decode(), size=len(raw), dropped=dropped, whole=whole)
         except UnicodeDecodeError:
-            return cls(b64=base64.b64encode(raw).decode(), size=len(raw), dropped=dropped)
+            return cls(b64=base64.b64encode(raw).decode(), size=len(raw), dropped=dropped, whole=whole)
 
     def raw(self) -> bytes:
         """Return the bytes; raise MissingBlobError when they lie in a blob that was not loaded."""
@@ -69,7 +71,8 @@ class Output(Value):
     def spilled(self) -> tuple[Output, bytes]:
         """Return the same output as a reference to a blob, and the blob's bytes."""
         raw = self.raw()
-        return Output(blob=hashlib.sha256(raw).hexdigest(), size=self.size, dropped=self.dropped), raw
+        kept = Output(blob=hashlib.sha256(raw).hexdigest(), size=self.size, dropped=self.dropped, whole=self.whole)
+        return kept, raw
 
 
 class Result(StrEnum):

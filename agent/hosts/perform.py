@@ -47,6 +47,7 @@ HOLD_S = 30
 GRACE_S = 20.0
 ERR_TAIL_BYTES = 64 * 1024
 _REFUSALS = ("FENCED", "BUSY", "CONFLICT", "ERR")
+_FACTS = ("base", "ownership", "systemd")
 _BATCH_BYTES_MAX = 40 * 1024
 
 
@@ -97,8 +98,13 @@ class Hosts:
                 )
         return self._hosts[name]
 
-    async def check(self, host: str) -> None:
-        """Connect and see that the host has what the script needs; raise HostError otherwise."""
+    async def check(self, host: str) -> dict[str, str]:
+        """Connect and see that the host has what the script needs; raise HostError otherwise.
+
+        Returns how the host will be used: ``base`` is the agent's folder there, ``ownership`` how the processes of a
+        job are told (``cgroup`` with the group, or ``union`` of session, descent and environment), ``systemd`` whether
+        it is there and what it says of KillUserProcesses. The last is a recorded fact: nothing acts on it.
+        """
         try:
             answer = await self._host(host).call("doctor", timeout_s=CALL_TIMEOUT_S)
         except TimeoutError:
@@ -122,6 +128,10 @@ class Hosts:
                 "put the agent's folder on a local disk, owned by the login and closed to others (AGENT_HOST_BASE)",
                 "E_HOST_BASE",
             )
+        facts = dict(line.split(" ", 1) for line in lines if line.split(" ", 1)[0] in _FACTS and " " in line)
+        if self._log is not None:
+            self._log.info("agent.hosts.checked", host=host, **facts)
+        return facts
 
     async def close(self) -> None:
         """Close every connection; jobs on the hosts go on."""
@@ -165,8 +175,8 @@ class Hosts:
                 return await self._watch(host, action, note)
         raise TypeError(f"hosts do not carry out {type(action).__name__}")
 
-    def _output(self, data: bytes, dropped: int = 0) -> Output:
-        return Output.of(self._redactor.clean(data), dropped)
+    def _output(self, data: bytes, dropped: int = 0, whole: str = "") -> Output:
+        return Output.of(self._redactor.clean(data), dropped, whole)
 
     def _read(self, answer: Answer) -> Completed | Refused:
         """Read the answer of a verb: its first word may be a refusal; a status other than 0 without one is odd."""
@@ -182,8 +192,10 @@ class Hosts:
 
     async def _acquire(self, host: ShellHost, action: Acquire) -> Outcome:
         owner = re.sub(r"[^A-Za-z0-9._@:-]", "_", action.owner) or "_"
-        take_over = [] if action.take_over is None else [str(action.take_over)]
-        outcome = self._read(await host.call("acquire", owner, str(action.ttl_s), *take_over, timeout_s=CALL_TIMEOUT_S))
+        words = [owner, str(action.ttl_s), ",".join(action.resources) or "-"]
+        if action.take_over is not None:
+            words.append(str(action.take_over))
+        outcome = self._read(await host.call("acquire", *words, timeout_s=CALL_TIMEOUT_S))
         if isinstance(outcome, Completed):
             match outcome.out.string().split():
                 case ["EPOCH", number] if number.isdigit():
@@ -257,7 +269,7 @@ class Hosts:
                 pieces = _pieces(rest)
                 if pieces is None:
                     return Lost(why="the job's output came back damaged")
-                out, err = (self._output(data, dropped) for data, dropped in pieces)
+                out, err = (self._output(*piece) for piece in pieces)
                 return Completed(status=int(rc), out=out, err=err)
         text = answer.out[:200].decode("utf-8", "backslashreplace").strip()
         return Refused(code="ERR", text=self._redactor.text(text or f"status {answer.status}"))
@@ -335,17 +347,21 @@ class _View:
         return False
 
 
-def _pieces(rest: bytes) -> list[tuple[bytes, int]] | None:
-    """Read ``out SIZE HEAD TAIL`` and its bytes, then ``err …``: for each the bytes, and how many lie between them."""
+def _pieces(rest: bytes) -> list[tuple[bytes, int, str]] | None:
+    """Read ``out SIZE HEAD TAIL SHA256`` and its bytes, then ``err …``.
+
+    For each the bytes, how many lie between head and tail, and then the digest of the whole.
+    """
     found = []
     for name in (b"out", b"err"):
         line, _, rest = rest.partition(b"\n")
         match line.split():
-            case [word, size, head, tail] if word == name and size.isdigit() and head.isdigit() and tail.isdigit():
+            case [word, size, head, tail, sha256] if word == name and all(n.isdigit() for n in (size, head, tail)):
                 count = int(head) + int(tail)
                 if len(rest) < count:
                     return None
-                found.append((rest[:count], int(size) - count))
+                dropped = int(size) - count
+                found.append((rest[:count], dropped, sha256.decode() if dropped else ""))
                 rest = rest[count:]
             case _:
                 return None

@@ -102,6 +102,9 @@ GREETING_BYTES_MAX = 1 << 20
 """What the start-up files of a login may print before our shell begins."""
 
 
+_SCRIPT_PARTS = (("probe.sh",), ("lease.sh", "job.sh", "follow.sh"))
+
+
 class Pipe(Protocol):
     """The two ends of a shell. ``read`` returns b'' when there will be no more."""
 
@@ -119,11 +122,12 @@ class Pipe(Protocol):
 
 
 @cache
-def script_parts() -> tuple[bytes, bytes]:
+def script_parts() -> tuple[bytes, ...]:
     """Return the host script's two parts: what a probe needs, and the jobs."""
-    text = importlib.resources.files(__package__).joinpath("job.sh").read_bytes()
-    first, _, second = text.partition(b"#--- jobs ---\n")
-    return first.rstrip(b"\n"), second.rstrip(b"\n")
+    folder = importlib.resources.files(__package__)
+    return tuple(
+        b"\n".join(folder.joinpath(name).read_bytes().rstrip(b"\n") for name in names) for names in _SCRIPT_PARTS
+    )
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import signal
 import subprocess
@@ -186,7 +187,7 @@ def test_a_job_gets_the_logins_surroundings(way: Way) -> None:
 
 
 def test_long_output_is_cut_in_the_middle_and_counted(way: Way) -> None:
-    """Head and tail are kept, the rest is a number."""
+    """Head and tail are kept, the rest is a number, and a digest says what the whole was."""
 
     async def body() -> None:
         async with way.open() as box:
@@ -197,6 +198,9 @@ def test_long_output_is_cut_in_the_middle_and_counted(way: Way) -> None:
             assert raw.startswith(b"first\n")
             assert raw.endswith(b"\nlast\n")
             assert len(raw) + outcome.out.dropped == 9000000 + 12
+            assert outcome.out.whole == hashlib.sha256(b"first\n" + bytes(9000000) + b"\nlast\n").hexdigest()
+            assert outcome.err.whole == ""
+            assert outcome.out.spilled()[0].whole == outcome.out.whole
 
     run(body())
 
