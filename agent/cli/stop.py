@@ -41,5 +41,5 @@ def main(args: argparse.Namespace) -> int:
     from agent.cli.resume import go_on
     from agent.core.events import Instructed, Stop
 
-    go_on(run, args, (Instructed(order=Stop(), by=controller()),))
-    return 0
+    code = go_on(run, args, (Instructed(order=Stop(), by=controller()),))
+    return code if code in (3, 4) else 0  # held or unreachable: not stopped; any other end is one

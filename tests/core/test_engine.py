@@ -273,6 +273,29 @@ def test_a_busy_host_holds_before_anything_is_touched() -> None:
     assert {action.do for _, action in box.asked} == {"acquire"}
 
 
+def test_a_stop_that_cannot_be_carried_out_rests_again() -> None:
+    """The host's lease is somebody else's: the order holds once, it does not spin."""
+    refuse = {"on": True}
+
+    def busy(request: str, action: Any) -> Refused | None:
+        return Refused(code="BUSY", text="BUSY ab epoch 3 age 5") if action.do == "acquire" and refuse["on"] else None
+
+    journal, box, clock = MemoryJournal(), Box(refuse=busy), FastClock()
+    run(journal, box, None, clock)
+    before = len(journal.rows)
+    campaign = run(journal, box, Resumed(), clock, Instructed(order=Stop(), by="test"))
+    assert campaign.visit is not None
+    assert campaign.visit.state == "hold"
+    assert len(journal.rows) - before < 20
+    refuse["on"] = False
+    campaign = run(journal, box, Resumed(), clock)
+    assert campaign.visit is not None
+    assert campaign.visit.state == "done"
+    assert campaign.concluded is not None
+    assert campaign.concluded.word == "none"
+    replay(journal)
+
+
 def test_every_effect_is_on_disk_before_it_is_asked_for() -> None:
     """P1: when the box hears of an effect, its request is durable already."""
     journal = MemoryJournal()

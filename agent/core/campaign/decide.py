@@ -49,8 +49,8 @@ def _begin(campaign: Campaign) -> list[Any]:
 
 
 def _take_up(campaign: Campaign) -> list[Any]:
-    """Leave a hold: only a later resume, or an order to stop, does that."""
-    if campaign.held is None or not (campaign.take_up or campaign.stopping):
+    """Leave a hold: a later resume does that, once; what holds again, even an order to stop, rests again."""
+    if campaign.held is None or not campaign.take_up:
         return []
     return [_move(campaign, campaign.held, "resumed", campaign.held.state, source=HOLD)]
 
