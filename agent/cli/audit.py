@@ -1,11 +1,17 @@
-"""``agent audit RUN``: is the record whole, and on what does each step rest. Reads only; contacts no host."""
+"""``agent audit RUN``: is the record whole, and on what does each step rest. Contacts no host.
+
+Reads only, but for ``--sign``, which leaves the signed head beside the journal.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent.journal.verify import Report
 
 HELP_ANCHORS = "heads kept elsewhere (saved output of a run does); this machine's own are always looked at"
 
@@ -16,6 +22,14 @@ def add(commands: Any) -> None:
     command.add_argument("run", help="its name, a part of it, its folder, or `last`")
     command.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR")
     command.add_argument("--anchors", type=Path, action="append", default=[], metavar="FILE", help=HELP_ANCHORS)
+    command.add_argument(
+        "--canary", type=Path, metavar="FILE", help="texts that must be nowhere in the run, a line each"
+    )
+    command.add_argument("--sign", type=Path, metavar="KEY", help="sign the head with this SSH key when all is well")
+    command.add_argument(
+        "--verify-signature", type=Path, metavar="ALLOWED", help="check the signed head against allowed signers"
+    )
+    command.add_argument("--brief", action="store_true", help="findings only, not each step")
     command.add_argument("--json", action="store_true")
     command.set_defaults(main=main)
 
@@ -23,94 +37,140 @@ def add(commands: Any) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
     from agent.cli.folder import find
-    from agent.cli.replay import replayed
     from agent.cli.text import safe
-    from agent.errors import Exit, JournalError
+    from agent.errors import Exit
+
+    run = find(args.runs, args.run)
+    report = checked(run.journal, args.anchors)
+    steps = replay_and_steps(run.journal, report)
+    if args.canary is not None:
+        look_for_secrets(run.journal, args.canary, report)
+    signer = check_signature(run.journal, args.verify_signature, report) if args.verify_signature else ""
+    signature = sign(run.journal, args.sign, report) if args.sign and report.ok else None
+    if args.json:
+        print(json.dumps({"run": run.id, **document(report), "signed_by": signer, "transitions": steps}))
+        return int(Exit.JOURNAL) if report.flaws else 0
+    for step in steps if not args.brief else ():
+        for line in step_lines(step):
+            print(safe(line))
+    if steps and not args.brief:
+        print()
+    for line in result_lines(run.id, report, signer):
+        print(safe(line))
+    if signature is not None:
+        print(f"  signed: {signature}")
+    elif args.sign:
+        print("  not signed: a record with findings is not vouched for")
+    return int(Exit.JOURNAL) if report.flaws else 0
+
+
+def checked(journal: Path, anchors: list[Path]) -> Report:
+    """Verify a journal against the named anchors and this machine's own."""
     from agent.journal.anchors import anchors_file
     from agent.journal.verify import verify
 
-    run = find(args.runs, args.run)
     own = anchors_file()
-    report = verify(run.journal, anchors=[*args.anchors, *([own] if own.is_file() else [])])
-    findings = [finding_json(finding) for finding in report.flaws]
-    steps: list[dict[str, Any]] = []
-    try:
-        steps = transitions(run.journal)
-        mismatch = replayed(run.journal).mismatch
-        if mismatch is not None:
-            findings.append({"finding": 16, "seq": mismatch.seq, "what": mismatch.what, "wanted": "equality"})
-    except JournalError as error:
-        if not findings:
-            findings.append({"finding": 10, "seq": 0, "what": error.what, "wanted": error.remedy})
-    if args.json:
-        print(json.dumps({"run": run.id, "ok": not findings, "findings": findings, "transitions": steps}))
-        return int(Exit.JOURNAL) if findings else 0
-    for step in steps:
-        for line in step_lines(step):
-            print(safe(line))
-    print()
-    for finding in findings:
-        where = f"FINDING {finding['finding']} at entry {finding['seq']}"
-        print(safe(f"{where}: {finding['what']} (wanted: {finding['wanted']})"))
-    if findings:
-        return int(Exit.JOURNAL)
-    print(f"{run.id}: the chain holds, every verdict and decision follows from what was observed")
-    print(f"  {anchored(report)}")
-    return 0
+    return verify(journal, anchors=[*anchors, *([own] if own.is_file() else [])])
 
 
-def anchored(report: Any) -> str:
-    """Say how far anchors reach: what comes after the last one could be cut off without a trace."""
-    if not report.anchors:
-        return (
-            "no anchor of this run is known here: that its end was cut off, or that it is an old copy, cannot be seen"
-        )
-    return f"{report.anchors} anchors hold, the last at entry {report.anchored_seq} of {report.seq}"
-
-
-def finding_json(finding: Any) -> dict[str, Any]:
-    """Return a finding of the verifier for programs."""
-    return {"finding": finding.finding, "seq": finding.seq, "what": finding.found, "wanted": finding.wanted}
-
-
-def transitions(journal_path: Path) -> list[dict[str, Any]]:
-    """Return every move with the verdicts it rests on, and the entries that those read."""
-    from agent.core.events import Judged, Moved, Noted, Observed, Requested
+def replay_and_steps(journal: Path, report: Report) -> list[dict[str, Any]]:
+    """Derive everything anew and add a difference as a finding; return the steps as recorded."""
+    from agent.cli.replay import replayed
+    from agent.core.auditreport import steps
+    from agent.errors import JournalError
     from agent.journal.store import Journal
+    from agent.journal.verify import DAMAGED, DIFFERS
 
-    answered: dict[str, int] = {}
-    noted: dict[str, int] = {}
-    asked: dict[str, str] = {}
-    verdicts: dict[str, dict[str, Any]] = {}
-    steps: list[dict[str, Any]] = []
-    signals: list[dict[str, Any]] = []
-    with Journal.open_reader(journal_path) as journal:
-        for entry in journal.entries():
-            event = entry.event
-            if isinstance(event, Requested):
-                asked[event.request] = event.action.do
-                if event.action.do == "signal":
-                    signals.append({"seq": entry.seq, **event.action.model_dump(mode="json")})
-            elif isinstance(event, Observed):
-                answered[event.request] = entry.seq
-            elif isinstance(event, Noted):
-                noted[event.request] = entry.seq
-            elif isinstance(event, Judged):
-                read = [
-                    {
-                        "request": request,
-                        "do": asked.get(request, "?"),
-                        "entry": answered.get(request) or noted.get(request),
-                    }
-                    for request in event.verdict.read
-                ]
-                verdict = event.verdict.model_dump(mode="json", exclude={"read"})
-                verdicts[event.guard] = {"guard": event.guard, "entry": entry.seq, **verdict, "read": read}
-            elif isinstance(event, Moved):
-                move = event.model_dump(mode="json", exclude={"kind"})
-                steps.append({"entry": entry.seq, **move, "verdicts": list(verdicts.values()), "signals": signals})
-                verdicts, signals = {}, []
-    return steps
+    found: list[dict[str, Any]] = []
+    try:
+        with Journal.open_reader(journal) as reader:
+            found = steps(reader.entries())
+        mismatch = replayed(journal).mismatch
+        if mismatch is not None:
+            report.add(DIFFERS, mismatch.seq, mismatch.what, "what follows from the observations")
+    except JournalError as error:
+        if report.ok:
+            report.add(error.finding or DAMAGED, 0, error.what, error.remedy)
+    except Exception as error:  # an entry that was changed can make our own logic stumble: the chain has said so
+        if report.ok:
+            report.add(DIFFERS, 0, f"deriving stopped: {type(error).__name__}: {error}", "equality")
+    return found
+
+
+def look_for_secrets(journal: Path, listed: Path, report: Report) -> None:
+    """Add a finding for each place that holds one of the texts."""
+    from agent.errors import AgentError
+    from agent.journal.canary import find
+    from agent.journal.verify import SECRET
+
+    try:
+        text = listed.read_text()
+    except (OSError, ValueError) as error:
+        raise AgentError(f"{listed}: {error}", "name a text file with one secret a line", "E_CANARY") from error
+    for seq, place, number in find(journal, text):
+        report.add(SECRET, seq, f"{place} holds the text in line {number} of {listed}", "that text nowhere")
+
+
+def sign(journal: Path, key: Path, report: Report) -> Path:
+    """Sign the head that was audited."""
+    from agent.journal.anchors import Anchor
+    from agent.journal.signing import sign as sign_head
+
+    return sign_head(journal.parent, Anchor(report.campaign, report.seq, report.hash), key)
+
+
+def check_signature(journal: Path, allowed: Path, report: Report) -> str:
+    """Check the signed head and that this journal holds it; return who signed, '' when it does not hold."""
+    from agent.errors import JournalError
+    from agent.journal.signing import check
+    from agent.journal.verify import UNSIGNED, compare_anchor
+
+    try:
+        head, signer = check(journal.parent, allowed)
+    except JournalError as error:
+        report.add(UNSIGNED, 0, error.what, "a signature by one of the allowed signers")
+        return ""
+    if head.campaign != report.campaign:
+        report.add(UNSIGNED, 0, f"the signed head is of another run, {head.campaign}", f"one of {report.campaign}")
+        return ""
+    compare_anchor(journal, head, f"the head signed by {signer}", report)
+    return signer
+
+
+def document(report: Report) -> dict[str, Any]:
+    """Return an audit for programs."""
+    return {
+        "ok": report.ok,
+        "finding": report.finding,
+        "findings": [
+            {"finding": flaw.finding, "seq": flaw.seq, "what": flaw.found, "wanted": flaw.wanted}
+            for flaw in report.flaws
+        ],
+        "head": {"campaign": report.campaign, "seq": report.seq, "hash": report.hash},
+        "anchors": report.anchors,
+        "anchored_seq": report.anchored_seq,
+        "blobs": report.blobs,
+        "open": [{"seq": item.seq, "request": item.request, "do": item.action} for item in report.open],
+        "salvaged": report.salvaged,
+    }
+
+
+def result_lines(run: str, report: Report, signer: str = "") -> list[str]:
+    """Say what was found."""
+    out = [f"FINDING {flaw.finding} at entry {flaw.seq}: {flaw.found} (wanted: {flaw.wanted})" for flaw in report.flaws]
+    if not report.flaws:
+        out.append(f"{run}: the chain holds, every verdict and decision follows from what was observed")
+    if report.salvaged:
+        kept, why = report.salvaged.get("kept", "?"), report.salvaged.get("why", "")
+        out.append(f"  salvaged: the first {kept} entries of a damaged journal ({why})")
+    out += [f"  open: {item.action} {item.request} (entry {item.seq}): its end is not known" for item in report.open]
+    if not report.anchors:
+        out.append("  no anchor of this run is known here: a cut end, or an old copy put back, could not be seen")
+    else:
+        out.append(f"  {report.anchors} anchors were compared, the last at entry {report.anchored_seq} of {report.seq}")
+    if signer:
+        out.append(f"  the head is signed by {signer}")
+    return out
 
 
 def step_lines(step: dict[str, Any]) -> list[str]:

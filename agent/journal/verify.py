@@ -12,19 +12,21 @@ from pathlib import Path
 from typing import Any, get_args
 
 from agent.core.actions import AnyAction, Start, Status
-from agent.core.events import Noted, Observed, Requested, map_outputs
+from agent.core.events import Judged, Moved, Noted, Observed, Opened, Requested, Resumed, map_outputs
 from agent.core.values import Output
 from agent.errors import JournalError
 
 from . import schema
-from .anchors import read_anchors
+from .anchors import Anchor, read_anchors
 from .blobs import Blobs
 from .chain import COLUMNS, Row, first_break
 from .codec import event_of
+from .legal import Legality
 from .opening import check_version, existing, read_genesis
 
-DAMAGED, CHAIN, CUT, FORK, BLOB, ILLEGAL, UNSUPPORTED = 10, 11, 12, 13, 14, 15, 18
-"""Numbers of findings; 16 (replay differs) and 17 (a secret was found) come from other commands."""
+DAMAGED, CHAIN, CUT, FORK, BLOB, ILLEGAL, DIFFERS, SECRET, UNSUPPORTED, UNSIGNED = range(10, 20)
+"""Numbers of findings. That a replay differs, a secret stands somewhere or a signature does not hold is found by
+others, with the same numbers."""
 FLAWS_MAX = 20
 """So many flaws of a kind are listed; the first is what matters."""
 _PAGE = f"SELECT {COLUMNS} FROM event WHERE seq >= ? ORDER BY seq LIMIT 256"  # noqa: S608 - our constant
@@ -179,7 +181,7 @@ def _structure(connection: sqlite3.Connection, report: Report) -> None:
 
 
 class _Content:
-    """What the entries say, collected while the chain is checked: requests, their answers, and blobs."""
+    """What the entries say, collected while the chain is checked: requests, their answers, moves, and blobs."""
 
     _EFFECTS = frozenset(kind.model_fields["do"].default for kind in get_args(get_args(AnyAction)[0]) if kind.effect)
 
@@ -191,6 +193,7 @@ class _Content:
         self._answered: set[str] = set()
         self._open: dict[str, OpenRequest] = {}
         self._flaws: list[Flaw] = []
+        self._legal = Legality()
 
     def read(self, rows: list[Row], report: Report) -> None:
         """Take in rows whose hashes are right."""
@@ -204,7 +207,11 @@ class _Content:
                 self._illegal(row[0], f"its column says {row[1]!r}, its body {event.kind!r}", "one kind")
             self._seq = row[0]
             map_outputs(event, self._output)
-            if isinstance(event, Requested):
+            if isinstance(event, (Judged, Moved, Opened, Resumed)):
+                found, wanted = self._legal.read(event)
+                if found:
+                    self._illegal(row[0], found, wanted)
+            elif isinstance(event, Requested):
                 self._requested(row[0], event)
             elif isinstance(event, Observed):
                 self._observed(row[0], event)
@@ -267,10 +274,25 @@ def _anchors(connection: sqlite3.Connection, files: list[Path] | tuple[Path, ...
         for anchor in anchors:
             report.anchors += 1
             report.anchored_seq = max(report.anchored_seq, anchor.seq)
-            query = "SELECT hash FROM event WHERE seq = ? UNION ALL SELECT hash FROM genesis WHERE ? = 0"
-            stored = connection.execute(query, (anchor.seq, anchor.seq)).fetchone()
-            where = f"the anchor in {file}"
-            if stored is None:
-                report.add(CUT, anchor.seq, f"the journal ends before entry {anchor.seq}", f"that entry: {where}")
-            elif stored[0].hex() != anchor.hash:
-                report.add(FORK, anchor.seq, f"entry {anchor.seq} is another one", f"hash {anchor.hash}: {where}")
+            _compare(connection, anchor, f"the anchor in {file}", report)
+
+
+def _compare(connection: sqlite3.Connection, anchor: Anchor, where: str, report: Report) -> None:
+    query = "SELECT hash FROM event WHERE seq = ? UNION ALL SELECT hash FROM genesis WHERE ? = 0"
+    stored = connection.execute(query, (anchor.seq, anchor.seq)).fetchone()
+    if stored is None:
+        report.add(CUT, anchor.seq, f"the journal ends before entry {anchor.seq}", f"that entry: {where}")
+    elif stored[0].hex() != anchor.hash:
+        report.add(FORK, anchor.seq, f"entry {anchor.seq} is another one", f"hash {anchor.hash}: {where}")
+
+
+def compare_anchor(path: Path, anchor: Anchor, where: str, report: Report) -> None:
+    """Add to a report what is wrong with one more anchor; ``where`` says what it is."""
+    try:
+        connection = schema.connect_reader(path)
+        try:
+            _compare(connection, anchor, where, report)
+        finally:
+            connection.close()
+    except schema.READ_ERRORS as error:
+        report.add(DAMAGED, 0, f"reading stopped: {error}", "a file that can be read")

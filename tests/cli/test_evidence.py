@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def test_heads_are_kept_outside_of_the_run(tiny: Tiny) -> None:
     last = anchors[-1].shown()
     assert (tiny.folder / "output.txt").read_text().splitlines()[-1] == last
     assert tiny.agent("show", "last").stdout.splitlines()[-1] == last
-    assert f"{len(anchors)} anchors hold" in tiny.agent("audit", "last").stdout
+    assert f"{len(anchors)} anchors were compared" in tiny.agent("audit", "last").stdout
 
 
 def test_a_cut_tail_is_found_by_the_heads_of_this_machine(tiny: Tiny, copy: Path) -> None:
@@ -111,3 +112,42 @@ def test_salvage_keeps_what_is_whole(tiny: Tiny, copy: Path, tmp_path: Path) -> 
     assert f"{spoil_at - 1} entries were kept" in done.stdout
     assert {number for number, _ in findings(tiny, str(tmp_path / "saved"))} == {12}
     assert "nothing had to be salvaged" in tiny.agent("salvage", "last", str(tmp_path / "two")).stdout.lower()
+
+
+# ---------------------------------------------------------------- the audit in full
+
+
+def test_a_signed_head_is_checked_by_ssh_keygen_and_by_us(tiny: Tiny, copy: Path, tmp_path: Path) -> None:
+    """Who vouches for the record. Another key, another text and a record that grew shorter do not pass."""
+    key, other = tmp_path / "key", tmp_path / "other"
+    for path in (key, other):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+    allowed, strangers = tmp_path / "allowed", tmp_path / "strangers"
+    allowed.write_text(f"ops@example {key.with_suffix('.pub').read_text()}")
+    strangers.write_text(f"ops@example {other.with_suffix('.pub').read_text()}")
+    assert "signed: " in tiny.agent("audit", str(copy), "--brief", "--sign", str(key)).stdout
+    command = ["ssh-keygen", "-Y", "verify", "-n", "agent-journal", "-I", "ops@example", "-f", str(allowed)]
+    with (copy / "journal.head").open() as head:
+        subprocess.run([*command, "-s", str(copy / "journal.head.sig")], stdin=head, check=True, capture_output=True)
+    good = tiny.agent("audit", str(copy), "--brief", "--verify-signature", str(allowed))
+    assert good.returncode == 0
+    assert "signed by ops@example" in good.stdout
+    assert findings(tiny, str(copy), "--verify-signature", str(strangers)) == [(19, 0)]
+    elsewhere = Tiny(tmp_path, tiny.port)  # without this machine's anchors
+    spoil(copy, "DELETE FROM event WHERE seq = (SELECT max(seq) FROM event)")
+    assert 12 in [number for number, _ in findings(elsewhere, str(copy), "--verify-signature", str(allowed))]
+    (copy / "journal.head").write_text((copy / "journal.head").read_text().replace("0", "1"))
+    assert 19 in [number for number, _ in findings(elsewhere, str(copy), "--verify-signature", str(allowed))]
+
+
+def test_a_secret_is_found_wherever_it_stands(tiny: Tiny, copy: Path, tmp_path: Path) -> None:
+    """In an entry, a blob, a file; by place, not by text. Nothing is found where nothing is."""
+    listed = tmp_path / "canary"
+    listed.write_text("no-such-secret-here\n")
+    assert findings(tiny, str(copy), "--canary", str(listed)) == []
+    listed.write_text('short\n--effects", "/\ntiny_bench.py\n')
+    (copy / "left.txt").write_text("see tiny_bench.py")
+    done = tiny.agent("audit", str(copy), "--brief", "--canary", str(listed))
+    assert done.returncode == 7
+    assert "left.txt holds the text in line 3" in done.stdout
+    assert "FINDING 17 at entry 1" in done.stdout

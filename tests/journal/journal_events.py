@@ -47,7 +47,10 @@ PLAN = Plan.model_validate(
             command=("serve",),
             flags={"a": None, "b": True, "c": 1, "d": 1.0, "e": "1", "f": (1, "x")},
         ),
-        "states": (State(name="probe", timeout_s=0.1, guards=(Alive(), LogLacks(pattern="x")), on={"pass": "done"}),),
+        "states": (
+            State(name="probe", timeout_s=0.1, guards=(Alive(), LogLacks(pattern="x")), on={"fail": "launch"}),
+            State(name="launch", timeout_s=0.1, on={"pass": "done"}),
+        ),
         "finally": "stop",
     }
 )
@@ -60,11 +63,11 @@ EXAMPLES: list[Any] = [
     Noted(request="l/p", part=Output.of("phase\r\n\x1b[31m")),
     Observed(request="l/p", outcome=Completed(status=0, out=Output.of(NOT_UTF8), err=Output.of("e", dropped=7))),
     Instructed(order=Note(text="\x00 note"), by="me@here"),
-    Instructed(order=Confirm(digest="d", yes=False)),
+    Moved(lane="l", source="", outcome="open", state="probe", trial="t", launch="1"),
     Judged(
         at="l/t/1/probe/1", guard="alive", verdict=Verdict(result=Result.FAIL, finding=Finding.CRASH, read=("l/p",))
     ),
-    Moved(lane="l", source="probe", outcome="pass", state="launch", because="all held"),
+    Moved(lane="l", source="probe", outcome="fail", state="launch", because="all held"),
     Proposed(trial=Trial(id="t1", role="candidate", point={"flags.x": None}, flags={"x": 2.5}), launch="t1.1"),
     Requested(request="l/s", action=Start(host="box", key="k1", job=SERVER_JOB)),
     Observed(request="l/s", outcome=Lost(why="the link dropped")),
@@ -74,6 +77,7 @@ EXAMPLES: list[Any] = [
     Observed(request="l/w", outcome=TimedOut(after_s=0.30000000000000004)),
     Scored(trial="t1", launch="t1.1", valid=True, values={"output_tok_s": 68.31}, deviations={"output_tok_s": 5e-324}),
     Concluded(word="goal met", metric="output_tok_s", ratio=1.03, exit=0),
+    Instructed(order=Confirm(digest="d", yes=False)),
 ]
 
 _text = st.text(max_size=40)

@@ -225,9 +225,9 @@ def test_an_interrupt_in_the_middle_of_an_append_leaves_the_writer_sound(tmp_pat
         for word in ("INSERT", "BEGIN"):
             journal._db = Interrupting(real, word)  # type: ignore[assignment]
             with pytest.raises(KeyboardInterrupt):
-                put(journal, EXAMPLES[8], durable=False)
+                put(journal, EXAMPLES[16], durable=False)
             journal._db = real
-            put(journal, EXAMPLES[8])
+            put(journal, EXAMPLES[16])
         assert [entry.seq for entry in journal.entries()] == [1, 2, 3]
     assert verify(tmp_path).flaws == []
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from journal_events import EXAMPLES, SERVER_JOB, by_hand, filled, new_journal, put
+from journal_events import EXAMPLES, PLAN, SERVER_JOB, by_hand, filled, new_journal, put
 
 from agent.core.actions import Probe, Start, Status
-from agent.core.events import FORMAT, Noted, Observed, Requested
+from agent.core.events import FORMAT, Judged, Moved, Noted, Observed, Requested, Resumed
 from agent.core.observations import Completed, Lost
-from agent.core.values import Output
+from agent.core.values import Finding, Output, Result, Verdict
 from agent.errors import JournalError
 from agent.journal.anchors import Anchor, append_anchor, read_anchors
 from agent.journal.export import export, salvage
@@ -86,6 +86,37 @@ def test_pairs(tmp_path: Path) -> None:
     by_hand(path, "requested", Requested(request="r", action=Probe(sections=())).model_dump_json().encode(), "r")
     by_hand(path, "observed", Observed(request="r", outcome=Lost(why="")).model_dump_json().encode(), "r")
     assert [number for number in numbers(path) if number[0] == 15] == [(15, 1), (15, 2), (15, 5), (15, 6)]
+
+
+def test_moves_are_compared_with_the_plans_table(tmp_path: Path) -> None:
+    """Each from where the lane is, along an edge, past its guards; a plan that was rebased brings its own table."""
+    fail = Verdict(result=Result.FAIL, finding=Finding.CRASH)
+    states = (PLAN.states[0].model_copy(update={"on": {"pass": "launch", "fail": "hold"}}), PLAN.states[1])
+    plan = PLAN.model_copy(update={"states": states})
+    moves: list[tuple[str, str, str]] = [
+        ("", "open", "launch"),  # 2: not the first state
+        ("probe", "pass", "launch"),  # 3: not from there
+        ("launch", "pass", "probe"),  # 4: no such edge
+        ("probe", "pass", "launch"),  # 5: nothing was judged
+        ("launch", "stop", "done"),  # 6: no such edge
+    ]
+    with new_journal(tmp_path) as journal:
+        put(journal, EXAMPLES[0].model_copy(update={"plan": plan}))
+        for source, outcome, state in moves:
+            put(journal, Moved(lane="l", source=source, outcome=outcome, state=state))
+        put(journal, Resumed(plan=plan))
+    assert numbers(tmp_path) == [(15, 2), (15, 3), (15, 4), (15, 5), (15, 6)]
+    with new_journal(tmp_path / "two") as journal:
+        put(journal, EXAMPLES[0].model_copy(update={"plan": plan}))
+        put(journal, Moved(lane="l", source="", outcome="open", state="probe"))
+        put(journal, Judged(at="l/-/-/launch/1", guard="alive", verdict=Verdict(result=Result.PASS)))  # not there
+        for guard, verdict in (("alive", fail), ("log_lacks", Verdict(result=Result.PASS))):
+            put(journal, Judged(at="l/-/-/probe/1", guard=guard, verdict=verdict))
+        put(journal, Moved(lane="l", source="probe", outcome="pass", state="launch"))  # past a FAIL
+        put(journal, Moved(lane="l", source="launch", outcome="fenced", state="hold"))
+        put(journal, Moved(lane="l", source="hold", outcome="resumed", state="launch"))
+    assert numbers(tmp_path / "two") == [(15, 3), (15, 6)]
+    assert "alive FAIL" in verify(tmp_path / "two").flaws[1].found
 
 
 def test_open_effects_are_listed_and_are_no_flaw(tmp_path: Path) -> None:
@@ -221,7 +252,7 @@ def test_salvage_keeps_the_prefix_its_blobs_and_the_anchors(tmp_path: Path, spoi
     assert (done.kept, done.path) == (16, dest / "journal.db")
     assert "entry 17" in done.why
     report = verify(dest, anchors=[anchors])
-    assert [(flaw.finding, flaw.seq) for flaw in report.flaws] == [(12, 17), (12, 18)]
+    assert [(flaw.finding, flaw.seq) for flaw in report.flaws] == [(12, 17), (12, 18), (12, 19)]
     with Journal.open_writer(dest) as journal:
         assert journal.salvaged["kept"] == "16"
         assert len(journal.salvaged["database_sha256"]) == 64

@@ -1,0 +1,186 @@
+"""What an auditor asks of a run, as plain data made from its entries: steps with their evidence, who allowed what.
+
+``steps`` is what `agent audit` prints; ``audit`` is all of it, for the report. Pure: entries in, values out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .actions import Ask, Signal, Start
+from .campaign import Campaign, evolve
+from .events import Concluded, Entry, Instructed, Judged, Moved, Noted, Observed, Opened, Requested, Resumed
+from .observations import Completed
+from .report import summary
+
+
+class Trail:
+    """Collects what is needed while entries pass; blobs are not needed, except for the summary."""
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, Any]] = []
+        self.signals: list[dict[str, Any]] = []
+        self.orders: list[dict[str, Any]] = []
+        self.overrides: list[dict[str, Any]] = []
+        self.starts: list[dict[str, Any]] = []
+        self.assumptions: dict[str, dict[str, Any]] = {}
+        self.controllers: list[dict[str, Any]] = []
+        self.decision_seq = 0
+        self._asked: dict[str, tuple[int, Any]] = {}
+        self._answered: dict[str, int] = {}
+        self._verdicts: dict[str, dict[str, Any]] = {}
+        self._sent: list[dict[str, Any]] = []
+
+    def take(self, entry: Entry) -> None:
+        """Take in the next entry."""
+        match entry.event:
+            case Opened() | Resumed():
+                self._session(entry, entry.event)
+            case Requested():
+                self._requested(entry.seq, entry.event)
+            case Noted():
+                self._answered.setdefault(entry.event.request, entry.seq)
+            case Observed():
+                self._observed(entry.seq, entry.event)
+            case Instructed():
+                order = entry.event.order.model_dump(mode="json")
+                self.orders.append({"seq": entry.seq, "wall_ns": entry.wall_ns, "by": entry.event.by, **order})
+            case Judged():
+                self._judged(entry.seq, entry.event)
+            case Moved():
+                move = entry.event.model_dump(mode="json", exclude={"kind"})
+                verdicts = list(self._verdicts.values())
+                stamp = {"entry": entry.seq, "wall_ns": entry.wall_ns}
+                self.steps.append({**stamp, **move, "verdicts": verdicts, "signals": self._sent})
+                self._verdicts, self._sent = {}, []
+            case Concluded():
+                self.decision_seq = entry.seq
+
+    def _session(self, entry: Entry, event: Opened | Resumed) -> None:
+        options = event.options.model_dump(mode="json")
+        self.controllers.append(
+            {
+                "seq": entry.seq,
+                "wall_ns": entry.wall_ns,
+                "how": event.kind,
+                "controller": event.controller,
+                "logic": event.logic,
+                "versions": event.versions,
+                "options": options,
+            }
+        )
+        allowed = {name: value for name, value in options.items() if value not in (False, None, (), [], "")}
+        for name, value in allowed.items():
+            what = f"option {name}" if value is True else f"option {name} = {value}"
+            self.overrides.append({"seq": entry.seq, "what": what, "by": event.controller})
+        if event.plan is not None:
+            for state in event.plan.states:
+                for guard in state.guards:
+                    self._tolerated(entry.seq, guard, state.name)
+
+    def _tolerated(self, seq: int, guard: Any, place: str) -> None:
+        """Note settings that the playbook allows to differ from what was asked for."""
+        for name, value in guard.model_dump(mode="json").items():
+            if name.startswith("allow") and value not in (False, None, [], {}, ""):
+                what = f"{guard.guard} in {place} allows {value if value is not True else name}"
+                self.overrides.append({"seq": seq, "what": what, "by": "the playbook"})
+
+    def _requested(self, seq: int, event: Requested) -> None:
+        action = event.action
+        self._asked[event.request] = (seq, action)
+        if isinstance(action, Signal):
+            sent = {"seq": seq, "request": event.request, **action.model_dump(mode="json"), "answer": None}
+            self._sent.append(sent)
+            self.signals.append(sent)
+        elif isinstance(action, Start):
+            job = action.job
+            self.starts.append(
+                {
+                    "seq": seq,
+                    "request": event.request,
+                    "host": action.host,
+                    "key": action.key,
+                    "role": job.role,
+                    "argv": list(job.argv),
+                    "env": job.env,
+                    "files": job.files,
+                    "answer": None,
+                }
+            )
+
+    def _observed(self, seq: int, event: Observed) -> None:
+        self._answered[event.request] = seq
+        _, action = self._asked.get(event.request, (0, None))
+        outcome = event.outcome
+        said = outcome.out.text if isinstance(outcome, Completed) else outcome.result
+        for item in self.signals if isinstance(action, Signal) else self.starts if isinstance(action, Start) else ():
+            if item["request"] == event.request:
+                item["answer"] = said
+        if isinstance(action, Ask) and isinstance(outcome, Completed):
+            word = "yes" if outcome.status == 0 else "no"
+            what = f"asked: {action.question} Answer: {word} ({'; '.join(action.lines)})"
+            by = self.controllers[-1]["controller"] if self.controllers else ""
+            self.overrides.append({"seq": seq, "what": what, "by": f"{by}, at its terminal"})
+
+    def _judged(self, seq: int, event: Judged) -> None:
+        read = [
+            {
+                "request": request,
+                "do": self._asked[request][1].do if request in self._asked else "?",
+                "entry": self._answered.get(request),
+            }
+            for request in event.verdict.read
+        ]
+        verdict = {"guard": event.guard, "entry": seq, **event.verdict.model_dump(mode="json", exclude={"read"})}
+        self._verdicts[event.guard] = {**verdict, "read": read}
+        if event.guard.startswith("assumption "):
+            self.assumptions[event.guard.removeprefix("assumption ")] = self._verdicts[event.guard]
+
+
+def steps(entries: Iterable[Entry]) -> list[dict[str, Any]]:
+    """Return every move with the verdicts it rests on, the entries that those read, and the signals before it."""
+    trail = Trail()
+    for entry in entries:
+        trail.take(entry)
+    return trail.steps
+
+
+def audit(entries: Iterable[Entry]) -> dict[str, Any]:
+    """Return the whole report of a run; ``entries`` have their blobs."""
+    trail, campaign = Trail(), Campaign()
+    for entry in entries:
+        trail.take(entry)
+        evolve(campaign, entry)
+    document = summary(campaign)
+    if campaign.opened is None:
+        return document
+    named = campaign.plan.assumptions
+    return {
+        **document,
+        "playbook_text": _text(campaign),
+        "assumptions": [_assumption(name, named[name], trail.assumptions.get(name)) for name in named],
+        "controllers": trail.controllers,
+        "steps": trail.steps,
+        "signals": trail.signals,
+        "starts": trail.starts,
+        "overrides": trail.overrides,
+        "orders": trail.orders,
+        "decision_entry": trail.decision_seq,
+        "finally": campaign.plan.finally_,
+    }
+
+
+def _text(campaign: Campaign) -> str:
+    assert campaign.opened is not None
+    try:
+        return campaign.opened.playbook.string()
+    except LookupError:
+        return ""
+
+
+def _assumption(name: str, guard: Any, verdict: dict[str, Any] | None) -> dict[str, Any]:
+    """Return an assumption with its fate; one that nobody judged was neither validated nor refuted."""
+    fate = {"PASS": "validated", "FAIL": "refuted"}.get(verdict["result"], "open") if verdict else "not judged"
+    wanted = guard.model_dump(mode="json", exclude_defaults=True)
+    return {"name": name, "guard": {"guard": guard.guard, **wanted}, "fate": fate, "verdict": verdict}
