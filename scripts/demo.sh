@@ -1,6 +1,8 @@
 #!/bin/bash
 # The demo: a private SSH server on loopback, and a campaign over it that tunes a real llama.cpp server.
 # Everything of the SSH server lies in .demo/; nothing of ~/.ssh is read. The exit status is the agent's.
+#   scripts/demo.sh [OPTIONS of agent run]    a new campaign
+#   scripts/demo.sh resume | stop             go on with the last one, or end it and the server it started
 set -eu
 cd "$(dirname "$0")/.."
 here=$PWD demo=$PWD/.demo bin=$PWD/.venv/bin
@@ -62,12 +64,50 @@ CONFIG
   return 1
 }
 
-run() { # agent's own words; its status is ours
-  local status=0
-  agent run "$playbook" --yes "$@" || status=$?
+newest() { # the last run of the demo's playbook
+  find runs -mindepth 1 -maxdepth 1 -name '*-llamacpp-speculate-*' 2>/dev/null | sort | tail -1
+}
+
+work() { # the agent's own words; its status is ours
+  local word=$1 status=0
+  shift
+  # What is marked as unfinished may have left a server; the next demo ends it first.
+  case $word in
+    run)
+      touch "$demo/unfinished"
+      agent run "$playbook" --yes "$@" || status=$?
+      ;;
+    *) agent "$word" "$(newest)" "$@" || status=$? ;;
+  esac
+  case $status in
+    3 | 4 | 130 | 137 | 143)
+      echo "demo: the SSH server of the demo ends now; to go on with one: scripts/demo.sh resume"
+      echo "demo: to end the campaign and the model's server instead: scripts/demo.sh stop"
+      ;;
+    *) rm -f "$demo/unfinished" ;;
+  esac
   return "$status"
 }
 
+end_unfinished() { # [--ssh-config FILE]: end what the last demo left, if it left anything
+  if [ -e "$demo/unfinished" ] && [ -n "$(newest)" ]; then
+    echo "demo: ending what the last demo left"
+    agent stop "$(newest)" --plain "$@" >/dev/null || return 0
+    rm -rf "$demo/host" # with the lease in it, which nobody else wants
+  fi
+}
+
+word=run
+case ${1:-} in
+  resume | stop)
+    word=$1
+    shift
+    if [ -z "$(newest)" ]; then
+      echo "demo: there is no run to $word; start one: make demo" >&2
+      exit 2
+    fi
+    ;;
+esac
 mkdir -p "$demo"
 chmod 700 "$demo"
 if [ "$(id -u)" = 0 ] && ! sshd_program >/dev/null; then
@@ -76,8 +116,12 @@ if [ "$(id -u)" = 0 ] && ! sshd_program >/dev/null; then
 fi
 if [ "$(id -u)" != 0 ] || ! sshd_program >/dev/null; then
   echo "demo: no private SSH server without root and sshd; running on this machine directly"
-  rm -rf "$demo/host"
-  AGENT_HOST_BASE="$demo/host" run --host box=local "$@"
+  export AGENT_HOST_BASE="$demo/host"
+  if [ "$word" = run ]; then
+    end_unfinished
+    set -- --host box=local "$@"
+  fi
+  work "$word" "$@"
   exit
 fi
 
@@ -86,7 +130,6 @@ trap stop_sshd EXIT
 trap : INT
 trap 'exit 143' TERM
 stop_sshd # left by a demo that was killed
-rm -rf "$demo/host" # each demo has a new host
 for key in host_key id; do
   [ -f "$demo/$key" ] || ssh-keygen -q -t ed25519 -N '' -C agent-demo -f "$demo/$key"
 done
@@ -100,10 +143,5 @@ for attempt in 1 2 3; do
   fi
 done
 echo "demo: SSH server on 127.0.0.1:$(sed -n 's/^Port //p' "$demo/sshd_config") (pid $(cat "$demo/sshd.pid")), files in ${demo#"$here"/}/"
-status=0
-run --ssh-config "$demo/ssh_config" "$@" || status=$?
-case $status in
-  3 | 4 | 130 | 143) # held or interrupted: the server may live on, but this way to it is about to close
-    agent stop last --ssh-config "$demo/ssh_config" --plain || : ;;
-esac
-exit "$status"
+if [ "$word" = run ]; then end_unfinished --ssh-config "$demo/ssh_config"; fi
+work "$word" --ssh-config "$demo/ssh_config" "$@"

@@ -37,6 +37,14 @@ class UnfitError(Exception):
     """The file is not one that this module converts; the message says why."""
 
 
+def read_all(file: BinaryIO, size: int) -> bytes:
+    """Read exactly so many bytes."""
+    found = file.read(size)
+    if len(found) != size:
+        raise UnfitError("the file is cut")
+    return found
+
+
 @dataclass(frozen=True)
 class Tensor:
     """One tensor, and where the header tells of its type and offset."""
@@ -80,10 +88,7 @@ class Header:
 
     def _number(self, code: str) -> Any:
         size = struct.calcsize(f"<{code}")
-        found = self._file.read(size)
-        if len(found) != size:
-            raise UnfitError("the file is cut")
-        return struct.unpack(f"<{code}", found)[0]
+        return struct.unpack(f"<{code}", read_all(self._file, size))[0]
 
     def _skip(self, kind: int) -> None:
         if kind == STRING:
@@ -144,9 +149,7 @@ def numbers(tensor: Tensor, source: BinaryIO, form: int, library: ctypes.CDLL) -
     blocks = tensor.numbers // BLOCK
     while blocks:
         count = min(blocks, CHUNK)
-        found = source.read(count * block_bytes)
-        if len(found) != count * block_bytes:
-            raise UnfitError("the file is cut")
+        found = read_all(source, count * block_bytes)
         wide = (ctypes.c_float * (count * BLOCK))()
         dequantize(found, wide, count * BLOCK)
         if form == F16:
@@ -167,7 +170,7 @@ def convert(source: BinaryIO, target: BinaryIO, form: int, library: ctypes.CDLL)
         if tensor.type in QUANTIZED:
             target.writelines(numbers(tensor, source, form, library))
         else:
-            target.write(source.read(tensor.size))
+            target.write(read_all(source, tensor.size))
         size = tensor.widened(form)[1]
         target.write(bytes(header.aligned(size) - size))
 
