@@ -21,6 +21,9 @@ from agent.core.probes.benchmark import (
 )
 from agent.core.probes.trace import profile_command, read_profile
 from agent.core.values import digest
+from agent.hosts.scripts import profile as profiling
+from agent.hosts.scripts.bench import simulated_window
+from agent.hosts.scripts.profile import sglang_shares
 
 
 def record(**changes: Any) -> dict[str, Any]:
@@ -227,3 +230,72 @@ def test_the_profile_uses_the_benchmarks_prompts() -> None:
     argv, _ = profile_command(Profile(method="engine"), server(), 42, Workload(prompts=("x",), concurrency=4))
     assert argv[8:12] == ("--method", "engine", "--api", "llamacpp")
     assert argv[12:16] == ("--concurrency", "4", "--prompts", '["x"]')
+
+
+# ---------------------------------------------------------------- simulated
+
+
+def test_simulated_numbers_carry_it_everywhere() -> None:
+    """In the result, among the metrics, whoever printed them, and a script cannot claim otherwise by a metric."""
+    found = read(record(), simulated=True)
+    assert found.simulated
+    assert found.metrics()["simulated"] == 1.0
+    own = read_benchmark('{"simulated": true, "metrics": {"output_tok_s": 3, "simulated": 0}}')
+    assert own is not None
+    assert own.metrics()["simulated"] == 1.0
+    for nothing in (False, 0, None, "true", 1):
+        real = read(record(), simulated=nothing)
+        assert not real.simulated
+        assert "simulated" not in real.metrics()
+
+
+def test_a_profile_says_so_too() -> None:
+    """Shares of a simulated server are no measurement either."""
+    text = json.dumps({"schema": "agent-profile/1", "method": "engine", "samples": 0, "shares": {"decode": 1.0}})
+    found = read_profile(text)
+    assert found is not None
+    assert not found.simulated
+    found = read_profile(text.replace('"samples"', '"simulated": true, "samples"'))
+    assert found is not None
+    assert found.simulated
+
+
+class Engine:
+    """Stands in for the load's connection to an SGLang server."""
+
+    def __init__(self, info: str) -> None:
+        self.info = info
+        self.asked: list[str] = []
+
+    def fetch(self, path: str, body: Any = None) -> str:
+        self.asked.append(path)
+        return self.info if path == "/get_server_info" else ""
+
+
+@pytest.mark.parametrize("info", ['{"tp_size": 8}', '{"lab": 1}', "[]", "null"])
+def test_a_real_sglang_is_not_profiled_for_nothing(info: str) -> None:
+    """Its traces would not be read, so its profiler is not started, and the document says why."""
+    engine = Engine(info)
+    shares, why, simulated = sglang_shares(engine)  # type: ignore[arg-type]
+    assert (shares, simulated, engine.asked) == ({}, False, ["/get_server_info"])
+    assert "torch traces are not read" in why
+
+
+def test_traces_that_do_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profiler that never writes is stopped, and there are no shares."""
+    monkeypatch.setattr(profiling, "SGLANG_WAIT_S", 0.1)
+    engine = Engine('{"lab": true, "tp_size": 8}')
+    shares, why, simulated = sglang_shares(engine)  # type: ignore[arg-type]
+    assert (shares, simulated) == ({}, True)
+    assert "0 of 8 traces" in why
+    assert engine.asked[-1] == "/stop_profile"
+
+
+def test_half_a_simulation_is_none() -> None:
+    """Some answers with simulated seconds and some without: that window has no length."""
+    simulated = {"ok": True, "lab_seconds": 2.0, "lab_first_token_s": 0.1}
+    assert simulated_window([dict(simulated), dict(simulated)], 2) == 2.0
+    assert simulated_window([{"ok": True}], 1) is None
+    assert simulated_window([dict(simulated), {"ok": False}], 1) == 2.0
+    with pytest.raises(ValueError, match="some"):
+        simulated_window([dict(simulated), {"ok": True}], 1)
