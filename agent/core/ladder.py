@@ -88,7 +88,7 @@ def wanted_guards(server: Server, search: Search) -> dict[str, tuple[dict[str, A
     up += ["workers", "gpus_balanced"] if many else []
     up += ["env_applied"] if nccl else []
     rows: dict[str, list[dict[str, Any]]] = {
-        "probe": [{"guard": "gpu_count", "is": server.gpus}] if gpu else [],
+        "probe": [{"guard": "gpu_count", "is": server.gpus, "or_more": True}] if gpu else [],
         "verify-clean": [{"guard": name} for name in (*clean, "no_process", "port_free")],
         "launch": [{"guard": "alive"}],
         "health-wait": [{"guard": name} for name in up],

@@ -202,10 +202,12 @@ class GpusBalanced(Guard):
 
 
 class GpuCount(Guard):
-    """Exactly so many GPUs are there and answer. A look that sees six of eight never passes."""
+    """So many GPUs are there and answer, exactly or at least. A look that sees six of eight never passes."""
 
     guard: Literal["gpu_count"] = "gpu_count"
     is_: int = Field(ge=0, validation_alias=AliasChoices("is", "is_"), serialization_alias="is")
+    or_more: bool = False
+    """A host with more GPUs than that is right as well."""
 
     def judge(self, evidence: Evidence) -> Verdict:
         """See the class."""
@@ -218,8 +220,9 @@ class GpuCount(Guard):
             return failed(table.finding or Finding.GPU_LOST, saw, f"{self.is_} GPUs", _REMEDY[Finding.GPU_LOST])
         if table.problem:
             return unknown(saw, f"{self.is_} GPUs")
-        if len(table.gpus) > self.is_:
-            return failed(Finding.CONFIG_INVALID, saw, f"{self.is_} GPUs", "say how many GPUs this host has")
+        if len(table.gpus) > self.is_ and not self.or_more:
+            remedy = f"say how many GPUs this host has: {{guard: gpu_count, is: {len(table.gpus)}}}"
+            return failed(Finding.CONFIG_INVALID, saw, f"{self.is_} GPUs", remedy)
         return passed(saw)
 
 
