@@ -1,4 +1,7 @@
-"""``agent replay``: derive every verdict, move and decision anew from what was observed, with no host at all."""
+"""``agent replay``: derive every verdict, move and decision anew from what was observed, with no host at all.
+
+With ``--with``, ``--guard`` or ``--rule`` it is a what-if: the same observations under another plan.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,13 @@ def add(commands: Any) -> None:
     command = commands.add_parser("replay", help="derive every verdict and decision anew from the journal")
     command.add_argument("run", nargs="+", help="its name, a part of it, its folder, or `last`")
     command.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR")
+    command.add_argument("--with", dest="other", type=Path, metavar="PLAYBOOK", help="what if this were the playbook")
+    command.add_argument(
+        "--guard", action="append", default=[], metavar="NAME.OPTION=VALUE", help="what if a guard were set otherwise"
+    )
+    command.add_argument(
+        "--rule", action="append", default=[], metavar="NAME=VALUE", help="what if a rule were: goal.improve=5%%, …"
+    )
     command.add_argument("--json", action="store_true")
     command.set_defaults(main=main)
 
@@ -84,6 +94,11 @@ def main(args: argparse.Namespace) -> int:
     worst = 0
     for name in args.run:
         run = find(args.runs, name)
+        if args.other or args.guard or args.rule:
+            from agent.cli.whatif import report
+
+            report(run, args)
+            continue
         worst = max(worst, _report(run, replayed(run.journal), as_json=args.json))
     return worst
 
