@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
         description="A campaign agent for people who tune and debug LLM inference servers on GPU hosts.",
         epilog="Exit codes: 0 goal met or nothing wrong, 1 goal not met, 2 usage or playbook, 3 held by a guard, "
         "4 host or transport, 5 budget used up, 6 not conclusive, 7 journal damaged or differs, 70 a defect of the "
-        "program, 130 interrupted.",
+        "program, 130 or 143 interrupted.",
     )
     top.add_argument("--version", action="version", version=f"agent {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -44,7 +44,11 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return the exit code of the process."""
-    args = parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    if not words:
+        parser().print_help()
+        return 2
+    args = parser().parse_args(words)
     from agent.errors import AgentError, Exit  # after parsing: `--help` must not pay for it
 
     try:

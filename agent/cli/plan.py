@@ -19,7 +19,7 @@ def add(commands: Any) -> None:
     """Add the command to the command line."""
     command = commands.add_parser("plan", help="what a run would do: trials, launches, time, states; contacts nothing")
     command.add_argument("playbook", type=Path)
-    command.add_argument("--start", default="", metavar="DURATION", help="seconds of one server start (15m)")
+    command.add_argument("--start", default="", metavar="DURATION", help="how long one server start takes, as 15m")
     command.add_argument("--json", action="store_true")
     command.set_defaults(main=main)
 
@@ -85,7 +85,7 @@ def summary(plan: Plan, cost: Forecast, start_s: float) -> dict[str, Any]:
                 "state": state.name,
                 "do": list(state.do),
                 "guards": [
-                    guard.model_dump(mode="json", exclude_defaults=True) | {"guard": guard.guard}
+                    guard.model_dump(mode="json", exclude_defaults=True, by_alias=True) | {"guard": guard.guard}
                     for guard in state.guards
                 ],
                 "on": state.on,
@@ -119,7 +119,8 @@ def lines(document: dict[str, Any]) -> list[str]:
     ]
     for trial in document["trials"]:
         out.append(f"  {trial['trial']:<18} {trial['label']}")
-        out.append(f"  {'':<18} $ {' '.join(trial['command'])}")
+        words = [*(f"{key}={value}" for key, value in trial["env"].items()), *trial["command"]]
+        out.append(f"  {'':<18} $ {' '.join(words)}")
     for stage in document["stages"]:
         when = f", when {stage['when']}" if stage["when"] else ""
         out.append(f"stage {stage['name']}: {stage['strategy']} over {stage['points']} points{when}")
@@ -131,8 +132,7 @@ def lines(document: dict[str, Any]) -> list[str]:
         f"time: {span}, assuming {duration_text(time_s['assumed_start_s'])} a start (--start to change)",
     ]
     if document["replaces"]:
-        conditions = {k: v for k, v in document["replaces"].items() if v}
-        out.append(f"may end, after your yes to the list: {conditions}")
+        out.append(f"may end, after your yes to the list: {_replaces(document['replaces'])}")
     out += ["", "states:"]
     for state in document["states"]:
         attempts = f", {state['attempts']} attempts" if state["attempts"] > 1 else ""
@@ -144,6 +144,15 @@ def lines(document: dict[str, Any]) -> list[str]:
         out.append(f"  {'':<13} " + "  ".join(f"{outcome} → {target}" for outcome, target in state["on"].items()))
     out += ["", f"at the end: {FINALLY[document['finally']]}"]
     return out
+
+
+def _replaces(conditions: dict[str, Any]) -> str:
+    words = [f"`{' '.join(conditions['argv'])}` in its command line"] if conditions["argv"] else []
+    words += [f"listening on port {conditions['port']}"] if conditions["port"] else []
+    words += [f"of user {conditions['user']}"] if conditions["user"] else []
+    words += [f"running {conditions['exe']}"] if conditions["exe"] else []
+    servers = "1 server" if conditions["expect"] == 1 else f"{conditions['expect']} servers"
+    return f"{servers} with " + ", ".join(words)
 
 
 def _guard(guard: dict[str, Any]) -> str:

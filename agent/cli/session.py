@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import pwd
 import signal
 import socket
 import sys
@@ -40,7 +41,10 @@ ORDERS_EVERY_S = 0.2
 
 def controller() -> str:
     """Say who works on the run: user@host pid."""
-    user = os.environ.get("USER") or os.environ.get("LOGNAME") or str(os.getuid())
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = str(os.getuid())
     return f"{user}@{socket.gethostname()} pid {os.getpid()}"
 
 
@@ -139,7 +143,7 @@ class Session:
         if self.interrupts > 1:
             self.display.close()
             os._exit(int(Exit.INTERRUPTED))
-        self.display.say("interrupted: nothing more is started; once more to leave at once")
+        self.display.say("interrupted: nothing more is started; Ctrl-C again leaves at once")
         if self.world is not None:
             self.world.put(Instructed(order=Interrupt(), by=controller()))
 
@@ -266,7 +270,8 @@ def closing(campaign: Campaign, session: Session) -> list[str]:
         return [
             "",
             f"held in {move.source}: {safe(move.because)}",
-            f"nothing more was touched. Look: agent show {run}; go on: agent resume {run}",
+            f"nothing more is done. Look: agent show {run}; go on: agent resume {run}; end it: agent stop {run}",
+            *(["the lab waits for that, half an hour at most"] if session.rehearsal else []),
         ]
     left = [launch for launch in campaign.launches.values() if launch.key and not launch.gone]
     if session.rehearsal:

@@ -69,7 +69,10 @@ def lines(document: dict[str, Any]) -> list[str]:
         out.append(f"  {decision['because']}")
     live = [launch for launch in document["launches"] if not launch["gone"]]
     out += ["", f"{len(document['launches'])} launches, {document['campaign_s']:.0f} s, {document['entries']} entries"]
-    out += [f"not proven gone: {launch['launch']} ({launch['trial']}), key {launch['key']}" for launch in live]
+    word = "was left running, until the lab closed" if document["rehearsal"] else "left running, or not proven gone"
+    if live:
+        last = live[-1]
+        out.append(f"{word}: {last['launch']} ({last['trial']}), key {last['key']}")
     return out
 
 

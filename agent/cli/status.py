@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
         f"  state {document['state']} (attempt {document['attempt']}, {duration_text(document['in_state_s'])}), "
         f"trial {document['trial'] or '-'}, {duration_text(document['campaign_s'])} in all"
     )
-    print(f"  last move: {safe(document['because']) or 'none'}")
+    print(f"  last move: {safe(document['last_move']) or 'none'}")
     for request in document["open"]:
         print(f"  open: {safe(request)}")
     if not document["controller"] and document["state"] not in ("done", "failed"):

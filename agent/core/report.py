@@ -45,7 +45,15 @@ def summary(campaign: Campaign) -> dict[str, Any]:
         "launches": launches(campaign),
         "decision": campaign.concluded.model_dump(mode="json") if campaign.concluded else None,
         "because": campaign.moves[-1].because if campaign.moves else "",
+        "last_move": _last_move(campaign),
     }
+
+
+def _last_move(campaign: Campaign) -> str:
+    if not campaign.moves:
+        return ""
+    move = campaign.moves[-1]
+    return f"{move.source or 'start'} ─{move.outcome}→ {move.state}" + (f": {move.because}" if move.because else "")
 
 
 def trials(campaign: Campaign) -> list[dict[str, Any]]:

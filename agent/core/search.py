@@ -258,6 +258,8 @@ class _Walk:
         try:
             held = self.evaluate(when, variables)
         except ValueError as problem:
+            if not record.score.profile:
+                return "there is no profile of its base to read"
             return f"its condition cannot be judged ({problem})"
         return "" if held is True else f"{when} does not hold"
 

@@ -376,7 +376,9 @@ class SSHHost(ShellHost):
                 )
             case socket.gaierror():
                 return HostError(
-                    f"{where}: the name is not known", "see HostName in the ssh configuration", "E_HOST_DNS"
+                    f"{where}: neither DNS nor the ssh configuration knows the name",
+                    "add a `Host` for it to ~/.ssh/config, or reach it elsewhere with --host NAME=ADDRESS",
+                    "E_HOST_DNS",
                 )
             case ConnectionRefusedError():
                 return HostError(

@@ -179,7 +179,7 @@ def _outcome(context: Context, state: State, step: Step, verdicts: dict[str, Ver
     result = worst([verdict.result for verdict in verdicts.values()]) if verdicts or state.guards else Result.PASS
     match result:
         case Result.PASS:
-            return choices.way_out(context.campaign, state), "all guards pass" if verdicts else "nothing to guard"
+            return choices.way_out(context.campaign, state), "all guards pass" if verdicts else ""
         case Result.WAIT:
             return None, ""
     rounds = len(context.visit.of("pause"))

@@ -55,7 +55,9 @@ def _prey(context: Context) -> Prey | None:
                 stuck.append(f"pid {owned.pid} {owned.argv[:60]}")
     named: list[Target] = []
     roots: tuple[Target, ...] = ()
-    if (replaces := context.evidence.server.replaces) is not None:
+    # On the way to an end nothing is to be launched here: what the playbook names may stay.
+    replaces = context.evidence.server.replaces if not _is_last(context) else None
+    if replaces is not None:
         table = procs.read_processes(sections.get("processes")) if sections is not None else None
         listeners = socks.read_listeners(sections.get("sockets")) if sections is not None else None
         if table is None or listeners is None:
@@ -77,6 +79,12 @@ def _prey(context: Context) -> Prey | None:
             if process.state[:1] == "D":
                 stuck.append(f"pid {process.pid} {process.title[:60]}")
     return Prey({key: tuple(found) for key, found in own.items()}, tuple(named), tuple(lines), roots, tuple(stuck))
+
+
+def _is_last(context: Context) -> bool:
+    """Whether this run has chosen to end with nothing of its own left running."""
+    ways = [move.outcome for move in context.campaign.moves if move.source == "finally"]
+    return bool(ways) and ways[-1] == "stop"
 
 
 def _listed(context: Context) -> frozenset[tuple[int, int]]:
@@ -107,7 +115,7 @@ def do_kill(context: Context) -> Step:
         return Step()
     if not prey.any:
         sent = len(context.visit.of("signal"))
-        return Step(done=True, verdict=passed("nothing of ours is left" if sent else "nothing is to be ended"))
+        return Step(done=True, verdict=passed(f"{_ended(context)} ended, none is left" if sent else "nothing to end"))
     if prey.named and (step := _permission(context, prey)) is not None:
         return step
     if prey.named and context.evidence.plan.finally_ == "restore" and len(prey.roots) == 1:
@@ -115,6 +123,13 @@ def do_kill(context: Context) -> Step:
         if not kept.done:
             return kept
     return _next_signal(context, prey)
+
+
+def _ended(context: Context) -> str:
+    """Say how many processes were signalled in this visit."""
+    actions = [answer.action for answer in context.visit.of("signal")]
+    targets = {(t.pid, t.start) for action in actions if isinstance(action, Signal) for t in action.targets}
+    return f"{len(targets)} process{'es' if len(targets) != 1 else ''}"
 
 
 def _permission(context: Context, prey: Prey) -> Step | None:
@@ -155,9 +170,9 @@ def _yes(answer: Answer) -> bool:
 def _refused(prey: Prey) -> Verdict:
     return failed(
         Finding.FOREIGN,
-        f"{len(prey.named)} processes that `server.replaces` names are running: {'; '.join(prey.lines[:4])}",
+        f"`server.replaces` names {len(prey.named)} processes, and nobody said yes: {'; '.join(prey.lines[:3])}",
         "the operator's yes to exactly this list",
-        "resume with --yes, or end them yourself and resume",
+        "agent resume RUN --yes, or end them yourself and resume; nothing was signalled",
     )
 
 
