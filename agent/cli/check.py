@@ -1,5 +1,8 @@
 """``agent check PLAYBOOK``: read, check and resolve a playbook, and say everything that is wrong. Contacts nothing.
 
+What the rules know is said as well (``agent rules``): of the baseline, and of every trial that is known beforehand.
+Errors end with exit code 2, warnings and notes do not.
+
 Other commands read playbooks and the files beside them by the same two functions.
 """
 
@@ -10,13 +13,14 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.errors import AgentError, Exit, PlaybookError, Problem
 
 if TYPE_CHECKING:
+    from agent.cli.linter import Hit
     from agent.core.plan import Plan
 
 BUILTIN = "builtin"
@@ -27,33 +31,65 @@ FILE_MAX = 64 << 20
 def add(commands: Any) -> None:
     """Add the command to the command line."""
     command = commands.add_parser("check", help="check a playbook and say everything that is wrong; contacts nothing")
-    command.add_argument("playbook", type=Path)
+    command.add_argument("playbook", type=Path, nargs="?")
+    command.add_argument("--explain", default="", metavar="ID", help="explain a rule (SGL001) and where it comes from")
+    command.add_argument("--notes", action="store_true", help="also what is good to know and no fault")
     command.add_argument("--json", action="store_true", help="one JSON document on standard output")
     command.set_defaults(main=main)
 
 
 def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
-    from agent.cli.text import one_line, safe
     from agent.core.resolve import load_plan
 
+    if args.explain:
+        from agent.cli.rules import explain
+
+        return explain(args.explain, as_json=args.json)
+    if args.playbook is None:
+        raise AgentError("there is no playbook", "`agent check PLAYBOOK`, or `agent check --explain SGL001`", "E_USAGE")
+    name = str(args.playbook)
     try:
-        plan = load_plan(read_playbook(args.playbook), str(args.playbook), reader(args.playbook.parent))
+        text = read_playbook(args.playbook)
+        plan = load_plan(text, name, reader(args.playbook.parent))
     except PlaybookError as error:
-        problems = error.problems or (Problem(error.code, error.what, str(args.playbook), remedy=error.remedy),)
-        if args.json:
-            print(json.dumps({"ok": False, "problems": [vars(problem) for problem in problems]}))
-        else:
-            for problem in problems:
-                print(safe(str(problem)), file=sys.stderr)
-            count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-            print(f"{one_line(str(args.playbook))}: {count}; nothing was contacted", file=sys.stderr)
-        return int(Exit.USAGE)
+        problems = error.problems or (Problem(error.code, error.what, name, remedy=error.remedy),)
+        return _refuse(name, list(problems), as_json=args.json)
+    from agent.cli.linter import hits
+
+    found = [hit for hit in hits(plan, text, name) if args.notes or args.json or hit.level != "note"]
+    errors = [hit.problem for hit in found if hit.level == "error"]
+    if errors:
+        return _refuse(name, errors, [hit.problem for hit in found if hit.level != "error"], as_json=args.json)
     if args.json:
-        print(json.dumps({"ok": True, "playbook": plan.name, "summary": summary(plan), "problems": []}))
-    else:
-        print(f"ok: {safe(summary(plan))}")
+        said = [{"level": hit.level, **vars(hit.problem)} for hit in found]
+        print(json.dumps({"ok": True, "playbook": plan.name, "summary": summary(plan), "problems": [], "hints": said}))
+        return int(Exit.OK)
+    from agent.cli.text import safe
+
+    for hit in found:
+        print(safe(str(hit.problem)), file=sys.stderr)
+    print(f"ok: {safe(summary(plan))}" + (f"; {_count(found)}" if found else ""))
     return int(Exit.OK)
+
+
+def _refuse(name: str, problems: list[Problem], hints: list[Problem] | None = None, *, as_json: bool) -> int:
+    from agent.cli.text import one_line, safe
+
+    if as_json:
+        found = {"problems": [vars(one) for one in problems], "hints": [vars(one) for one in hints or ()]}
+        print(json.dumps({"ok": False, **found}))
+        return int(Exit.USAGE)
+    for problem in [*problems, *(hints or ())]:
+        print(safe(str(problem)), file=sys.stderr)
+    count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+    print(f"{one_line(name)}: {count}; nothing was contacted", file=sys.stderr)
+    return int(Exit.USAGE)
+
+
+def _count(found: Sequence[Hit]) -> str:
+    counts = {level: sum(hit.level == level for hit in found) for level in ("warning", "note")}
+    return ", ".join(f"{number} {level}{'s' if number > 1 else ''}" for level, number in counts.items() if number)
 
 
 def summary(plan: Plan) -> str:

@@ -231,6 +231,8 @@ class Plan(Value):
     seed: int = 0
     files: dict[str, str] = {}
     """Digests of every file the playbook brings, by its name."""
+    allow: dict[str, str] = {}
+    """Rules that the playbook sets aside by comment, each with its reason."""
     lab: dict[str, Any] = {}
     """Settings of a rehearsal, as written; a campaign on real hosts does not look at them."""
 

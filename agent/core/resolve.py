@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..errors import AgentError, PlaybookError
+from ..errors import AgentError, PlaybookError, Problem
 from . import plan
 from .check import Findings, check_words, read
 from .playbook import Playbook, Repeats, Replaces
@@ -39,7 +39,32 @@ def load_plan(text: bytes, file: str, read: Read) -> plan.Plan:
     if playbook is None or document.problems:
         findings.stop()
         raise PlaybookError("the playbook cannot be used")
-    return resolve(playbook, read=read, findings=findings)
+    plan_ = resolve(playbook, read=read, findings=findings)
+    allow = allowances(text.decode("utf-8", "replace"), findings)
+    findings.stop()
+    return plan_.model_copy(update={"allow": allow}) if allow else plan_
+
+
+_ALLOW = re.compile(r"#\s*agent:\s*allow\b\s*(\S*)(?:\s+because\s+(.*\S))?")
+
+
+def allowances(text: str, findings: Findings) -> dict[str, str]:
+    """Return the rules that comments set aside (``# agent: allow SGL001 because …``), each with its reason."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        match = _ALLOW.search(line)
+        if match is None:
+            continue
+        if not re.fullmatch(r"[A-Z]{3}\d{3}", match[1]):
+            message, remedy = "this allows no rule", "name one: `agent rules` lists them"
+        elif not match[2]:
+            message, remedy = "a rule is set aside without a reason", f"write `# agent: allow {match[1]} because …`"
+        else:
+            found[match[1]] = match[2][:200]
+            continue
+        problem = Problem("E_ALLOW", message, findings.document.file, number, match.start() + 1, remedy=remedy)
+        findings.document.problems.append(problem)
+    return found
 
 
 def _read_playbook(document: Document, findings: Findings) -> Playbook | None:

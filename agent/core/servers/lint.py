@@ -17,9 +17,14 @@ from ..values import Finding, Value
 from . import kind_of
 
 if TYPE_CHECKING:
-    from ..plan import Server, Trial
+    from ..plan import Plan, Server, Trial
 
-FILES = {"sglang": ("sglang", "nccl"), "vllm": ("vllm", "nccl"), "llamacpp": ("llamacpp",), "command": ("nccl",)}
+FILES = {
+    "sglang": ("sglang", "nccl", "bench"),
+    "vllm": ("vllm", "nccl", "bench"),
+    "llamacpp": ("llamacpp", "bench"),
+    "command": ("nccl", "bench"),
+}
 
 
 class Rule(Value):
@@ -46,6 +51,24 @@ class Hint(Value):
     remedy: str
     source: str = ""
     finding: Finding | None = None
+    at: tuple[str, ...] = ()
+    """What it is about: ``flags.NAME`` and ``env.NAME``, as the trial writes them; () when something is missing."""
+
+    def __str__(self) -> str:
+        return f"{self.id}: {self.happens}; {self.remedy}"
+
+
+TWICE = Rule(
+    id="GEN001",
+    level="error",
+    when="the same flag stands twice, under one name or two",
+    happens="a flag that is given twice is taken once, the last one, without a message",
+    remedy="give it once",
+    source="Python argparse; the servers' own command lines",
+    versions="all",
+    finding=Finding.CONFIG_OVERRIDDEN,
+)
+"""The one rule that cannot be written over the values alone: by then one of the two is gone."""
 
 
 @cache
@@ -58,26 +81,22 @@ def rules(kind: str) -> tuple[Rule, ...]:
     return tuple(found)
 
 
-def lint(server: Server, trial: Trial) -> list[Hint]:
-    """Return what is known to go wrong with this trial, errors first."""
+def every_rule() -> tuple[Rule, ...]:
+    """Return all rules of all kinds, each once, in the order of their ids."""
+    found = {rule.id: rule for kind in FILES for rule in rules(kind)} | {TWICE.id: TWICE}
+    return tuple(found[name] for name in sorted(found))
+
+
+def lint(server: Server, trial: Trial, bench: tuple[str, ...] = ()) -> list[Hint]:
+    """Return what is known to go wrong with this trial, errors first. ``bench``: the words of the benchmark."""
     from ..expressions import EvaluationError
     from ..expressions import compile as compile_expression
 
-    names, doubled = _flags(server, trial)
-    variables = {
-        "flags": names,
-        "env": {**server.env, **trial.env},
-        "gpus": server.gpus,
-        "port": server.port,
-    }
+    names, written, doubled = _flags(server, trial)
+    env = {**server.env, **trial.env}
+    variables = {"flags": names, "env": env, "gpus": server.gpus, "port": server.port, "bench": list(bench)}
     found = [
-        Hint(
-            id="GEN001",
-            level="error",
-            happens=f"{first} and {second} are the same flag; the last one wins without a message",
-            remedy="give it once",
-            finding=Finding.CONFIG_OVERRIDDEN,
-        )
+        _hint(TWICE, (f"flags.{second}",), f"{first} and {second} are the same flag; the last one wins in silence")
         for first, second in doubled
     ]
     for rule in rules(server.kind):
@@ -86,22 +105,60 @@ def lint(server: Server, trial: Trial) -> list[Hint]:
         except EvaluationError:
             continue  # a value of another type than the rule thinks of
         if applies is True:
-            found.append(
-                Hint(
-                    id=rule.id,
-                    level=rule.level,
-                    happens=rule.happens,
-                    remedy=rule.remedy,
-                    source=rule.source,
-                    finding=rule.finding,
-                )
-            )
+            found.append(_hint(rule, _about(rule, written, env)))
     order = ("error", "warning", "note")
     return sorted(found, key=lambda hint: order.index(hint.level))
 
 
-def _flags(server: Server, trial: Trial) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """Return the flags under their own names, those of the command line below those of the trial; and doubles."""
+def rejection(plan: Plan, trial: Trial) -> str:
+    """Say why a trial is known to fail before it is launched; '' when nothing speaks against it.
+
+    Only rules of the level ``error`` reject. What the playbook allows by a comment passes, and so does an override
+    that a guard of the playbook allows by the flag's name.
+    """
+    kind = kind_of(plan.server.kind)
+    own = getattr(kind, "canonical", str)
+    allowed = {own(n) for state in plan.states for guard in state.guards for n in getattr(guard, "allow_overrides", ())}
+    for hint in lint(plan.server, trial, plan.benchmark.args if plan.benchmark else ()):
+        if hint.level != "error":
+            return ""
+        overridden = hint.finding is Finding.CONFIG_OVERRIDDEN and hint.id != TWICE.id
+        names = {own(place.removeprefix("flags.")) for place in hint.at if place.startswith("flags.")}
+        if hint.id not in plan.allow and not (overridden and names & allowed):
+            return str(hint)
+    return ""
+
+
+def _hint(rule: Rule, at: tuple[str, ...], happens: str = "") -> Hint:
+    return Hint(
+        id=rule.id,
+        level=rule.level,
+        happens=happens or rule.happens,
+        remedy=rule.remedy,
+        source=rule.source,
+        finding=rule.finding,
+        at=at,
+    )
+
+
+def _about(rule: Rule, written: dict[str, str], env: dict[str, str]) -> tuple[str, ...]:
+    """Return the flags and variables of this trial that the rule's condition names, the last named first."""
+    words = list(dict.fromkeys(re.findall(r"'([A-Za-z][A-Za-z0-9_-]*)'", rule.when)))
+    found = [f"flags.{written[word]}" for word in words if word in written]
+    found += [f"env.{word}" for word in words if word in env]
+    if not found and rule.known and "flags.exists" in rule.when:
+        found = [f"flags.{name}" for key, name in written.items() if key not in rule.known
+                 and any(word.startswith(key) for word in rule.known)]  # fmt: skip
+    if not found and rule.known and "env.exists" in rule.when:
+        found = [f"env.{name}" for name in env if name.startswith("NCCL_") and name not in rule.known]
+    return tuple(reversed(found))
+
+
+def _flags(server: Server, trial: Trial) -> tuple[dict[str, Any], dict[str, str], list[tuple[str, str]]]:
+    """Return the flags under their own names, how they are written, and doubles.
+
+    Those of the command line stand below those of the trial.
+    """
     kind = kind_of(server.kind)
     canonical = getattr(kind, "canonical", None)
     found: dict[str, Any] = {}
@@ -116,7 +173,7 @@ def _flags(server: Server, trial: Trial) -> tuple[dict[str, Any], list[tuple[str
             doubled.append((given[key], name))
         given[key] = name
         found[key] = _value(value)
-    return found, doubled
+    return found, given, doubled
 
 
 def _written(command: tuple[str, ...]) -> list[tuple[str, Any]]:

@@ -248,7 +248,7 @@ def test_every_rule_compiles_and_survives_any_configuration(kind: str) -> None:
     from agent.core.expressions import compile as compile_expression
 
     for rule in rules(kind):
-        assert compile_expression(rule.when).names <= {"flags", "env", "gpus", "port", "known"}
+        assert compile_expression(rule.when).names <= {"flags", "env", "gpus", "port", "known", "bench"}
     names = {"speculative-eagle-topk", "speculative-num-steps", "page-size", "parallel", "speculative-algorithm"}
     for value in (True, "", "x", 1.5, (1, 2)):
         lint(server(kind), trial(dict.fromkeys(sorted(names), value)))
