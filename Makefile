@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.set-up
 PYTEST ?= -n 2
 
-.PHONY: help setup demo lab test lint bench clean
+.PHONY: help setup demo lab test lint bench clean truth
 
 help:            ## Show this list.
 	@sed -n 's/^\([a-z]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -36,3 +36,6 @@ bench: $(STAMP)  ## Measure the agent itself.
 clean:           ## Remove what was built; runs/ and .venv stay.
 	@rm -rf .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
 	@find agent tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+truth: $(STAMP)  ## Ask the real SGLang and vLLM about flags anew and compare; the first time installs 4 GB outside.
+	@scripts/truth/truth.sh $(ARGS)

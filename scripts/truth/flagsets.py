@@ -204,6 +204,7 @@ def _vllm_known() -> Iterator[Argv]:
         {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 1, "prompt_lookup_min": 3},
         {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4},
         {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2},
+        {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 0, "prompt_lookup_max": 4},
         {"method": "ngram"},
         {"method": "ngram", "num_speculative_tokens": 0},
         {"method": "ngram", "num_speculative_tokens": -1},

@@ -32,6 +32,7 @@ class Target:
     architecture: str | None = None
     context: int | None = None
     heads: int | None = None
+    draft_context: int | None = None
     hopper: bool | None = None
 
 
@@ -39,7 +40,9 @@ class Asked:
     """Flags under their own names, read with the engine's defaults in mind."""
 
     def __init__(self, flags: Mapping[str, Any], version: str, target: Target) -> None:
-        self.flags = {name: value for name, value in flags.items() if value is not None and value is not False}
+        self.flags: dict[str, Any] = {
+            name: value for name, value in flags.items() if value is not None and value is not False
+        }
         self.version = release(version)
         self.target = target
 
@@ -104,4 +107,12 @@ def predict_sglang(flags: Mapping[str, Any], version: str, target: Target | None
     from .predict_sglang import CLAIMS, Sglang, overrides
 
     asked = Sglang(flags, version, target or Target())
+    return judge(CLAIMS, asked, lambda: overrides(asked))
+
+
+def predict_vllm(flags: Mapping[str, Any], version: str, target: Target | None = None) -> Prediction:
+    """Return what vLLM of this version makes of flags under their own names."""
+    from .predict_vllm import CLAIMS, Vllm, overrides
+
+    asked = Vllm(flags, version, target or Target())
     return judge(CLAIMS, asked, lambda: overrides(asked))
