@@ -1,0 +1,155 @@
+"""Rules one by one, and what a search does with them: a trial that is known to fail costs no launch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agent.core.campaign.choices import evaluate
+from agent.core.events import Proposed
+from agent.core.guards.config import EffectiveConfig
+from agent.core.plan import Axis, Goal, Plan, Search, Server, Stage, State, Trial
+from agent.core.search import Finished, Measure, Record, Score, propose
+from agent.core.servers.lint import lint, rejection
+from tests.support.scripted import Box
+
+SPEC = {"speculative-algorithm": "EAGLE3", "speculative-draft-model-path": "/d/eagle3", "speculative-eagle-topk": 1}
+STEPS, DRAFT = "speculative-num-steps", "speculative-num-draft-tokens"
+
+
+def hints(kind: str, flags: dict[str, Any], bench: tuple[str, ...] = (), **env: str) -> list[str]:
+    server = Server(kind=kind, host="box", port=8000, gpus=2, command=("serve",))
+    return [hint.id for hint in lint(server, Trial(id="t", role="candidate", flags=flags, env=env), bench)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "bad", "good", "rule"),
+    [
+        ("sglang", {"speculative-num-st": 3}, {STEPS: 3}, "SGL019"),
+        ("sglang", {"speculative-algorithm": "EAGLE-3"}, SPEC, "SGL020"),
+        ("sglang", {"speculative-algorithm": "eagle3"}, SPEC, "SGL020"),
+        (
+            "sglang",
+            {"speculative-eagle-topk": 4, "attention-backend": "trtllm_mha"},
+            {"speculative-eagle-topk": 1, "attention-backend": "trtllm_mha"},
+            "SGL021",
+        ),
+        ("sglang", {"speculative-algorithm": "NGRAM", DRAFT: 8}, {"speculative-algorithm": "NGRAM"}, "SGL023"),
+        (
+            "sglang",
+            {"cuda-graph-max-bs": 8, "max-running-requests": 48},
+            {"cuda-graph-max-bs": 48, "max-running-requests": 48},
+            "SGL024",
+        ),
+        ("sglang", {"speculative-algorithm": "EAGLE"}, {**SPEC, "speculative-algorithm": "EAGLE"}, "SGL026"),
+        (
+            "sglang",
+            {"attention-backend": "fa3", "kv-cache-dtype": "fp8_e5m2"},
+            {"attention-backend": "fa3", "kv-cache-dtype": "fp8_e4m3"},
+            "SGL027",
+        ),
+        (
+            "vllm",
+            {"speculative-config": '{"method": "eagle3", "model": "/d"}'},
+            {"speculative-config": '{"method": "eagle3", "model": "/d", "num_speculative_tokens": 3}'},
+            "VLL006",
+        ),
+        (
+            "llamacpp",
+            {"cache-type-v": "q8_0", "flash-attn": "off"},
+            {"cache-type-v": "q8_0", "flash-attn": "on"},
+            "LCP004",
+        ),
+        ("llamacpp", {"spec-type": "draft-simple"}, {"spec-type": "draft-simple", "model-draft": "/d"}, "LCP005"),
+    ],
+)
+def test_a_rule_and_its_near_miss(kind: str, bad: dict[str, Any], good: dict[str, Any], rule: str) -> None:
+    """It finds the fault, and leaves what is right alone."""
+    assert rule in hints(kind, bad)
+    assert rule not in hints(kind, good)
+
+
+@pytest.mark.parametrize(
+    ("words", "flags", "rule"),
+    [
+        (("--dataset-name", "random"), {}, "BEN001"),
+        (("--dataset-name", "random-ids", "--random-range-ratio", "1.0"), SPEC, "BEN002"),
+        (("vllm", "bench", "serve", "--dataset-name", "random", "--ignore-eos"), {}, "BEN003"),
+        (("vllm", "bench", "serve", "--seed", "7"), {}, "BEN004"),
+        (("-m", "sglang.bench_serving"), SPEC, "BEN005"),
+    ],
+)
+def test_rules_about_benchmarks(words: tuple[str, ...], flags: dict[str, Any], rule: str) -> None:
+    """The command of the measurement is looked at as well."""
+    assert rule in hints("sglang", flags, words)
+    assert rule not in hints("sglang", flags)
+
+
+def test_spec_v2_and_the_engines_own_variables() -> None:
+    """Variables that contradict flags, and variables that nobody reads."""
+    tree = {"speculative-eagle-topk": 4}
+    assert "SGL022" in hints("sglang", tree, SGLANG_ENABLE_SPEC_V2="True")
+    assert "SGL022" not in hints("sglang", tree, SGLANG_ENABLE_SPEC_V2="0")
+    assert "SGL025" in hints("sglang", {}, CUDA_DEVICE_MAX_CONNECTIONS="1")
+
+
+# ---------------------------------------------------------------- in a search
+
+
+def searching(*values: int, guards: tuple[Any, ...] = (), allow: dict[str, str] | None = None) -> Plan:
+    """Return a plan that sweeps draft tokens under a topk and a number of steps that allow only 3."""
+    return Plan(
+        name="t",
+        hosts={},
+        server=Server(kind="sglang", host="box", port=8000, gpus=2, command=("serve",), flags={"model-path": "/m"}),
+        goal=Goal(improve=0.02),
+        states=(State(name="probe", timeout_s=1.0, guards=guards),),
+        search=Search(
+            flags={**SPEC, STEPS: 2, "max-running-requests": 48},
+            stages=(Stage(name="n", axes=(Axis(target="flags", key=DRAFT, values=values),)),),
+            confirm_launches=0,
+        ),
+        allow=allow or {},
+    )
+
+
+def launched(tried: Plan) -> tuple[list[Any], Finished]:
+    """Walk the search with a server that is always equally fast; return what was launched, and the end."""
+    past: list[Record] = []
+    for _ in range(20):
+        step = propose(tried, past, evaluate, lambda trial: rejection(tried, trial))
+        if isinstance(step, Finished):
+            return [record.trial.flags.get(DRAFT) for record in past], step
+        assert isinstance(step, Measure)
+        past.append(Record(step.trial, Score(50.0)))
+    raise AssertionError("it does not end")
+
+
+def test_a_trial_that_is_known_to_fail_costs_no_launch() -> None:
+    """Only the sound point is launched; why the others were not stands in the notes."""
+    values, end = launched(searching(2, 3, 4, 16))
+    assert values == [None, 3]
+    said = "; ".join(end.notes)
+    assert "n-16 is not launched: SGL001: with topk 1 the number of draft tokens becomes steps + 1" in said
+    assert said.count("is not launched") == 3
+
+
+def test_what_a_playbook_allows_is_launched() -> None:
+    """By comment, or because a guard allows the override by the flag's name."""
+    assert len(launched(searching(3, 16, allow={"SGL001": "it is what we study"}))[0]) == 3
+    guard = EffectiveConfig(allow_overrides=("speculative_num_draft_tokens",))
+    assert len(launched(searching(3, 16, guards=(guard,)))[0]) == 3
+
+
+def test_the_reason_stands_in_the_record_of_a_campaign() -> None:
+    """A scripted campaign: the bad candidate is never started, and the next proposal says why."""
+    from tests.cli.runs import entries
+
+    stage = Stage(name="v", axes=(Axis(target="flags", key="cache-type-v", values=("q8_0", "f16", "f32")),))
+    bad = Search(flags={"flash-attn": "off"}, stages=(stage,), confirm_launches=0)
+    box = Box()
+    told = [entry.event for entry in entries(box, search=bad)]
+    proposed = [event for event in told if isinstance(event, Proposed)]
+    assert [event.trial.flags.get("cache-type-v") for event in proposed] == [None, "f16", "f32"]
+    assert any("LCP004: a quantized V cache needs flash attention" in event.because for event in proposed)
