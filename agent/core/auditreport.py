@@ -40,7 +40,7 @@ class Trail:
             case Requested():
                 self._requested(entry.seq, entry.event)
             case Noted():
-                self._answered.setdefault(entry.event.request, entry.seq)
+                self._answered[entry.event.request] = entry.seq  # the newest part, until the end comes
             case Observed():
                 self._observed(entry.seq, entry.event)
             case Instructed():
@@ -81,9 +81,11 @@ class Trail:
 
     def _tolerated(self, seq: int, guard: Any, place: str) -> None:
         """Note settings that the playbook allows to differ from what was asked for."""
-        for name, value in guard.model_dump(mode="json").items():
-            if name.startswith("allow") and value not in (False, None, [], {}, ""):
-                what = f"{guard.guard} in {place} allows {value if value is not True else name}"
+        for name, option in type(guard).model_fields.items():
+            value = getattr(guard, name)
+            if name.startswith("allow") and value and value != option.get_default(call_default_factory=True):
+                listed = ", ".join(str(item) for item in value) if isinstance(value, (tuple, list, dict)) else name
+                what = f"{guard.guard} in {place} allows {listed}"
                 self.overrides.append({"seq": seq, "what": what, "by": "the playbook"})
 
     def _requested(self, seq: int, event: Requested) -> None:
@@ -182,5 +184,5 @@ def _text(campaign: Campaign) -> str:
 def _assumption(name: str, guard: Any, verdict: dict[str, Any] | None) -> dict[str, Any]:
     """Return an assumption with its fate; one that nobody judged was neither validated nor refuted."""
     fate = {"PASS": "validated", "FAIL": "refuted"}.get(verdict["result"], "open") if verdict else "not judged"
-    wanted = guard.model_dump(mode="json", exclude_defaults=True)
+    wanted = guard.model_dump(mode="json", exclude_defaults=True, by_alias=True)
     return {"name": name, "guard": {"guard": guard.guard, **wanted}, "fate": fate, "verdict": verdict}

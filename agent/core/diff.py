@@ -86,7 +86,7 @@ def diff(one: Side, two: Side) -> dict[str, Any]:
     metrics = measured(one, two)
     goal = one.campaign.plan.goal.metric
     main = next((item for item in metrics if item.metric == goal), None)
-    sections = {
+    sections: dict[str, list[Any]] = {
         "playbook": texts(one.campaign, two.campaign),
         "plan": changes(_plan(one.campaign), _plan(two.campaign)),
         "configuration": changes(_configuration(one), _configuration(two)),

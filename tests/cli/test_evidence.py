@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import sqlite3
@@ -114,6 +115,83 @@ def test_salvage_keeps_what_is_whole(tiny: Tiny, copy: Path, tmp_path: Path) -> 
     assert "nothing had to be salvaged" in tiny.agent("salvage", "last", str(tmp_path / "two")).stdout.lower()
 
 
+# ---------------------------------------------------------------- what-if, diff and report
+
+
+def test_what_if_by_the_command(tiny: Tiny) -> None:
+    """Another goal and another guard; a playbook that asks for more ends where the world was not asked."""
+    changed = json.loads(tiny.agent("replay", "last", "--json", "--rule", "goal.improve=900%").stdout)
+    assert [item["what"] for item in changed["differences"]] == ["decision"]
+    assert changed["decision"]["word"] == "improved"
+    assert changed["stopped"] is None
+    other = tiny.folder / "other.yaml"
+    other.write_text(tiny.playbook.read_text().replace("sweep: [400]", "sweep: [400, 500]"))
+    text = tiny.agent("replay", "last", "--with", str(other)).stdout
+    assert "ends at main/speed-500/l3/" in text
+    assert "the world was never asked this" in text or "asked something else" in text
+    wrong = tiny.agent("replay", "last", "--guard", "nothing.x=1")
+    assert wrong.returncode == 2
+    assert "the plan has no guard" in wrong.stderr
+
+
+def test_diff_by_the_command(tiny: Tiny) -> None:
+    """Two trials of a run; a run and itself; a trial that is not there."""
+    text = tiny.agent("diff", "last:baseline", "last:speed-400").stdout
+    assert "--speed: 150 → 400" in text
+    assert text.splitlines()[-1].startswith("output_tok_s: differs by more than noise: +")
+    assert "the same number" in tiny.agent("diff", "last", "last").stdout.splitlines()[-1]
+    lost = tiny.agent("diff", "last", "last:nothing")
+    assert lost.returncode == 2
+    assert "speed-400" in lost.stderr
+
+
+def test_the_report_has_it_all(tiny: Tiny, tmp_path: Path) -> None:
+    """As text, as JSON, as one HTML file that loads nothing."""
+    text = tiny.agent("report", "last").stdout
+    for words in ("GOAL MET", "ASSUMPTIONS", "PROCESSES SIGNALLED", "TERM on box: pid ", "anchors were compared"):
+        assert words in text
+    document = json.loads(tiny.agent("report", "last", "--json").stdout)
+    assert document["record"]["ok"]
+    assert all(item["answer"] for item in document["signals"])
+    path = tmp_path / "r.html"
+    assert tiny.agent("report", "last", "--html", str(path)).stdout.strip() == str(path)
+    page = path.read_text()
+    assert page.startswith("<!doctype html>")
+    assert "GOAL MET" in page
+    assert not [word for word in ("<script", "http:", "https:", "src=", "url(") if word in page]
+
+
+HOSTILE = "<script>alert(1)</script> --> \x1b[31m \u202e 'x' \"y\" &amp; </pre><img src=x onerror=y>"
+
+
+def test_text_from_elsewhere_is_harmless_in_the_report(tmp_path: Path) -> None:
+    """Whatever a host, a playbook or a note says: written out, never obeyed. A rehearsal says so in the first line."""
+    from agent.cli.folder import RunFolder
+    from agent.cli.report import document
+    from agent.cli.report_html import page
+    from agent.core.events import Instructed, Note, Opened
+    from agent.core.values import Output
+    from agent.journal.store import Journal
+    from tests.cli.runs import CAMPAIGN, campaign
+    from tests.support.scripted import Box, plan
+
+    opened = Opened(campaign=CAMPAIGN, plan=plan(), playbook=Output.of(HOSTILE), rehearsal=HOSTILE, controller=HOSTILE)
+    folder = RunFolder(tmp_path / "run")
+    with Journal.create(folder.journal, CAMPAIGN, {"agent": "test"}) as journal:
+        asyncio.run(campaign(journal, Box(), opened))
+        note = Instructed(order=Note(text=HOSTILE), by=HOSTILE)
+        stamps = {"wall_ns": 1, "boot_ns": 1, "boot_id": "b"}
+        journal.append(note, lane="main", host="", epoch=0, durable=True, **stamps)
+    report = document(folder, [])
+    assert report["record"]["ok"], report["record"]["findings"]
+    text = page(report)
+    assert text.splitlines()[0].startswith("<!doctype html><!-- REHEARSAL (&lt;script&gt;")
+    assert text.splitlines()[0].count("-->") == 1
+    assert not [word for word in ("<script", "<img", "\x1b", "\u202e") if word in text]
+    assert text.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 5
+    assert "\\x1b[31m" in text
+
+
 # ---------------------------------------------------------------- the audit in full
 
 
@@ -145,8 +223,8 @@ def test_a_secret_is_found_wherever_it_stands(tiny: Tiny, copy: Path, tmp_path: 
     listed = tmp_path / "canary"
     listed.write_text("no-such-secret-here\n")
     assert findings(tiny, str(copy), "--canary", str(listed)) == []
-    listed.write_text('short\n--effects", "/\ntiny_bench.py\n')
-    (copy / "left.txt").write_text("see tiny_bench.py")
+    listed.write_text("short\nnot there either\nsweep: [400]\n")
+    (copy / "left.txt").write_text("see sweep: [400]")
     done = tiny.agent("audit", str(copy), "--brief", "--canary", str(listed))
     assert done.returncode == 7
     assert "left.txt holds the text in line 3" in done.stdout
