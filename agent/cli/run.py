@@ -84,7 +84,6 @@ def main(args: argparse.Namespace) -> int:
     )
     (run.path / "playbook.path").write_text(str(args.playbook.absolute()))
     display = make_display(args)
-    display.say(f"run {run.id}")
     log = open_run_log(run, campaign)
     work = session.Session(run, journal, plan, campaign, display, ssh_config, log=log, rehearsal=spec is not None)
     return session.work(work, opened)

@@ -104,6 +104,8 @@ class Session:
                 if isinstance(entry.event, Moved):
                     self.anchor()
             self.display.show(entry, campaign, live=live)
+            if live and isinstance(entry.event, Opened):
+                self.display.say(f"run {self.folder.id}")
 
         try:
             return await drive(ledger, world, watch=watch)

@@ -334,14 +334,17 @@ class _Walk:
                 if wanted - lost[side] < LAUNCHES_MIN:
                     return self.finished("confirmation failed", f"the {side} has too few valid launches")
             if pair in early:
-                ended = self.early_end(early[pair])
+                ended = self.early_end(pair, early[pair])
                 if ended:
                     return ended
         return self.finished("confirmed")
 
-    def early_end(self, level: float) -> Finished | None:
-        """End when the launches so far settle whether the goal is met, at the early look's own level."""
-        comparison, target = self.compared(level), 1 + self.plan.goal.improve
+    def early_end(self, pairs: int, level: float) -> Finished | None:
+        """End when the first ``pairs`` settle whether the goal is met, at the early look's own level.
+
+        Later launches are no part of this look: looking again with more of them would be another look, unplanned.
+        """
+        comparison, target = self.compared(level, pairs), 1 + self.plan.goal.improve
         if comparison.low is None or comparison.high is None:
             return None
         if comparison.low > 1 and comparison.low >= target:
@@ -350,11 +353,12 @@ class _Walk:
             return replace(self.finished("goal out of reach"), comparison=comparison)
         return None
 
-    def compared(self, level: float) -> Comparison:
-        """Compare the valid launches of the confirmation."""
+    def compared(self, level: float, pairs: int | None = None) -> Comparison:
+        """Compare the valid launches of the confirmation, of the first ``pairs`` or of all."""
+        valid = [record for record in self.confirms if self.merit(record) > INVALID]
+        valid = [record for record in valid if pairs is None or _pair(record) <= pairs]
         baseline, winner = (
-            [_launch_mean(record) for record in self.confirms if _side(record) == side and self.merit(record) > INVALID]
-            for side in ("baseline", "winner")
+            [_launch_mean(record) for record in valid if _side(record) == side] for side in ("baseline", "winner")
         )
         return compare(baseline, winner, self.plan.goal, level)
 
@@ -363,7 +367,11 @@ def _side(record: Record) -> str:
     return record.trial.id.split("-")[2]
 
 
+def _pair(record: Record) -> int:
+    return int(record.trial.id.split("-")[1])
+
+
 def _launch_mean(record: Record) -> LaunchMean:
-    score, pair = record.score or Score(None), int(record.trial.id.split("-")[1])
+    score = record.score or Score(None)
     value = math.nan if score.value is None else score.value
-    return LaunchMean(value=value, deviation=score.deviation, repeats=score.repeats, pair=pair)
+    return LaunchMean(value=value, deviation=score.deviation, repeats=score.repeats, pair=_pair(record))

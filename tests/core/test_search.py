@@ -17,6 +17,7 @@ from agent.core.expressions import compile as compile_expression
 from agent.core.forecast import check, forecast
 from agent.core.plan import Axis, Budget, Expr, Goal, Plan, Profile, Search, Server, Stage, Trial
 from agent.core.search import Confirm, Finished, Measure, Record, Score, propose
+from agent.core.statistics import looks
 from agent.core.strategies import next_unimodal, points, unimodal_launches
 from agent.core.trials import EXPLORING, resolve_trial, wants_profile
 from agent.errors import PlaybookError
@@ -611,3 +612,13 @@ def test_order_of_what_was_explored_is_irrelevant(drawn, seed, shuffler):
         turned = list(known)
         shuffler.shuffle(turned)
         assert propose(drawn, known, evaluate) == propose(drawn, turned, evaluate)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_early_look_is_taken_once_with_its_own_launches(seed: int):
+    """Launches after the look are no part of it: nothing ends at its level later on."""
+    end = Bench(plan(confirm=5), s_l=0.02, seed=seed).run()
+    levels = {2 * look.pairs: look.level for look in looks(5)}
+    if end.comparison is not None and end.reason in ("confirmed", "proven early", "goal out of reach"):
+        assert end.comparison.launches in levels
+        assert end.comparison.level == levels[end.comparison.launches]

@@ -112,6 +112,13 @@ def probe_action(context: Context) -> Probe:
     return Probe(host=server.host, sections=(*host_probe(server), *needs(context, host_probe(server))))
 
 
+def look_action(context: Context, *names: str) -> Probe:
+    """Look at some of it only: what a survey that is made again and again has to know."""
+    server = context.evidence.server
+    parts = tuple(section for section in host_probe(server) if section.name in names)
+    return Probe(host=server.host, sections=(*parts, *needs(context, parts)))
+
+
 def needs(context: Context, have: tuple[Section, ...]) -> tuple[Section, ...]:
     """Return what the guards of this visit want to see beside what is there anyway."""
     plan = context.evidence.plan
@@ -131,6 +138,8 @@ def owned_action(context: Context) -> Owned | None:
 def poll(context: Context, *wanted: tuple[str, Action | None]) -> Step:
     """Make these requests together, round after round, with growing waits in between; done after each round."""
     roles = [(role, action) for role, action in wanted if action is not None]
+    if not roles:
+        return Step(done=True)
     rounds = min(len(context.visit.of(role)) for role, _ in roles)
     started = max(len(context.visit.of(role)) for role, _ in roles)
     if started == 0 or rounds < started:

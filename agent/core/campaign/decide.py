@@ -66,7 +66,9 @@ def _live(campaign: Campaign, visit: Visit) -> list[Any]:
     if campaign.stopping and not _is_stopping(campaign):
         return _leave(campaign, context, "stop", "the operator's order")
     step = _step(context, state)
-    verdicts = _verdicts(context, state, step)
+    # Once it is being left, a state is left on what was judged: what comes in meanwhile is not judged again.
+    leaving = any(isinstance(answer.action, Cancel) for answer in visit.answers)
+    verdicts = dict(visit.verdicts) if leaving else _verdicts(context, state, step)
     events: list[Any] = [
         Judged(at=visit.path, guard=name, verdict=verdict)
         for name, verdict in verdicts.items()

@@ -11,7 +11,7 @@ from ..observations import Completed, read_owned
 from ..probes import processes as procs
 from ..probes import sockets as socks
 from ..values import Finding, Verdict, digest
-from .common import TRIES, Context, Step, again, known, owned_action, poll, probe_action
+from .common import TRIES, Context, Step, again, known, look_action, owned_action, poll
 from .keep import keep
 
 GRACE_S = 15.0
@@ -100,7 +100,10 @@ def _listed(context: Context) -> frozenset[tuple[int, int]]:
 
 def do_kill(context: Context) -> Step:
     """End what this run started and what the playbook names, by identity, TERM first; prove that it is gone."""
-    survey = poll(context, ("probe", probe_action(context)), ("owned", owned_action(context)))
+    # Whose processes there are is asked for only where some that are not ours may have to go.
+    named = context.evidence.server.replaces is not None and not _is_last(context)
+    look = look_action(context, "processes", "sockets") if named else None
+    survey = poll(context, ("probe", look), ("owned", owned_action(context)))
     if not survey.done:
         return survey
     try:

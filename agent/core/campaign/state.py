@@ -341,7 +341,7 @@ def _move(campaign: Campaign, event: Moved) -> None:
         campaign.cleared = True
         for launch in campaign.launches.values():
             launch.gone = launch.gone or bool(launch.key)
-    if "watch" in words and campaign.launch is not None:
+    if "watch" in words and campaign.launch is not None and campaign.launch.health_s is None:
         campaign.launch.health_s = campaign.now - campaign.launch.asked_s
     if event.source in (event.state, HOLD) and record is not None:
         record.benchmarks.clear()  # a new attempt measures anew

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ..guards import failed, unknown
 from ..observations import Refused
 from ..values import Finding
-from .common import Context, Step, known, lease_of, owned_action, poll, probe_action, sure
+from .common import Context, Step, known, lease_of, look_action, owned_action, poll, probe_action, sure
 from .kill import do_kill
 from .measure import do_benchmark, do_profile, do_script
 from .serve import do_inspect, do_launch, do_watch
@@ -35,7 +35,8 @@ def do_probe(context: Context) -> Step:
 
 def do_clean(context: Context) -> Step:
     """Look at the host again and again; the guards say when it is clean."""
-    return poll(context, ("probe", probe_action(context)), ("owned", owned_action(context)))
+    look = look_action(context, "gpus", "gpu_apps", "processes", "sockets", "host")
+    return poll(context, ("probe", look), ("owned", owned_action(context)))
 
 
 def do_nothing(context: Context) -> Step:
