@@ -295,9 +295,9 @@ class World:
 
     async def _outcome(self, request: str, action: Any, note: Callable[[Output], None]) -> Outcome:
         if isinstance(action, Wait):
-            while (left := action.until_s - self._now()) > 0:
-                # In steps: sleeping does not count suspended time, so the clock has to be looked at.
-                await asyncio.sleep(min(left, 30.0))  # noqa: ASYNC110
+            # In steps: sleeping does not count suspended time, so the clock has to be looked at.
+            while (left := action.until_s - self._now()) > 0:  # noqa: ASYNC110
+                await asyncio.sleep(min(left, 30.0))
             return Completed(status=0)
         if isinstance(action, Cancel):
             # Answered after those it gives up, so that a crash in between cannot leave one of them forgotten.
