@@ -268,7 +268,7 @@ class Drafting(Guard):
         if length is not None and drafted != 0:
             return self._length(length)
         if drafted == 0 or steps == 0 or (drafted is None and silent_is_off):
-            remedy = "the draft is loaded but not used: look at the flag that switches speculation on"
+            remedy = "look at the flag that switches speculation on, and at what the shortest draft may be"
             return failed(Finding.SPEC_OFF, "not one token was drafted", "drafted tokens", remedy)
         return None
 
