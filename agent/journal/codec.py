@@ -18,6 +18,7 @@ from agent.errors import JournalError
 
 from .chain import Row
 from .schema import BODY_BYTES_MAX
+from .upcast import upcast
 
 KINDS: dict[type[BaseModel], tuple[str, bytes, bool]] = {
     kind: (name := kind.model_fields["kind"].default, name.encode(), kind in (Requested, Observed))
@@ -85,10 +86,10 @@ def read_rows(rows: Iterable[Row]) -> Iterator[Entry]:
     for row in rows:
         seq, _, lane, host, _, wall_ns, boot_ns, boot, epoch, _, _, body = row
         try:
-            entry = make(seq, wall_ns, boot_ns, texts[boot], texts[lane], texts[host], epoch, load(body))
+            event = load(body)
         except ValidationError as error:
-            raise unsupported_entry(row, error) from error
-        yield entry
+            event = _older(row, error)
+        yield make(seq, wall_ns, boot_ns, texts[boot], texts[lane], texts[host], epoch, event)
 
 
 def event_of(row: Row) -> Any:
@@ -96,7 +97,18 @@ def event_of(row: Row) -> Any:
     try:
         return _load(row[-1])
     except ValidationError as error:
+        return _older(row, error)
+
+
+def _older(row: Row, error: ValidationError) -> Any:
+    """Read an entry that today's form refuses by way of the forms before it."""
+    body = upcast(row[-1])
+    if body is None:
         raise unsupported_entry(row, error) from error
+    try:
+        return _load(body)
+    except ValidationError as still:
+        raise unsupported_entry(row, still) from still
 
 
 def unsupported_entry(row: Row, error: ValidationError) -> JournalError:

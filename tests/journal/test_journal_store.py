@@ -22,6 +22,8 @@ from agent.core.values import MissingBlobError, Output
 from agent.errors import Exit, JournalError
 from agent.journal import opening, schema, store
 from agent.journal.store import Journal
+from agent.journal.upcast import UPCASTERS
+from agent.journal.verify import verify
 
 
 def refused(code: str) -> Any:
@@ -413,3 +415,25 @@ def test_completed_is_spilled_on_both_sides(tmp_path: Path) -> None:
         assert entry.event.outcome.out == out
         assert entry.event.outcome.err.blob is not None
         assert journal.hydrate(entry).event.outcome.err == err
+
+
+def test_an_older_form_is_read_as_todays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the changes between the forms, in their order; the stored bytes and the chain stay as they are."""
+    filled(tmp_path)
+    path = tmp_path / "journal.db"
+    by_hand(path, "scored", b'{"kind":"scored","trial_name":"t1","launch":"t1.1","ok":1}')
+    with Journal.open_reader(path) as journal, pytest.raises(JournalError, match="E_JOURNAL_UNSUPPORTED"):
+        list(journal.entries())
+    monkeypatch.setitem(
+        UPCASTERS,
+        "scored",
+        (
+            lambda old: {("trial" if key == "trial_name" else key): value for key, value in old.items()},
+            lambda old: {("valid" if key == "ok" else key): value for key, value in old.items()},
+        ),
+    )
+    with Journal.open_reader(path) as journal:
+        entries = list(map(journal.hydrate, journal.entries()))
+    assert [entry.event for entry in entries[:-1]] == EXAMPLES
+    assert entries[-1].event == Scored(trial="t1", launch="t1.1", valid=True)
+    assert verify(path).ok
