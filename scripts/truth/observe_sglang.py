@@ -1,4 +1,6 @@
-"""Ask the real SGLang what it makes of flag sets. Runs in its own environment: ``observe_sglang.py OUTPUT``.
+"""Ask the real SGLang what it makes of flag sets. Runs in its environment: ``observe_sglang.py OUTPUT [FOLDER]``.
+
+FOLDER holds an older release, which runs on the newest one's packages: only its arguments are used.
 
 Nothing is loaded and no GPU is needed: ``--device cuda`` resolves without one. What SGLang would then read from the
 driver is given instead, as a Hopper card of 141 GB, in every other set; in the rest it is unknown, as on a login node.
@@ -7,6 +9,7 @@ driver is given instead, as a Hopper card of 141 GB, in every other set; in the 
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import io
 import logging
 import os
@@ -22,8 +25,18 @@ import models
 import record
 import stub
 
+OLDER = Path(sys.argv[2]) if len(sys.argv) > 2 else None
 finder = stub.install("triton")
-from sglang.srt.server_args import prepare_server_args  # noqa: E402
+if OLDER is not None:
+    sys.path.insert(0, str(OLDER))
+    finder.names |= {"sgl_kernel", "outlines", "llguidance", "decord", "xgrammar", "torchao", "httpx"}
+    import triton
+    from transformers.utils import is_torchvision_available
+
+    is_torchvision_available()  # it must not learn of the stand-in
+    finder.names.add("torchvision")
+    del triton.runtime.driver.active.get_current_target  # there is no card to ask
+import sglang.srt.server_args as engine  # noqa: E402
 
 finder.names.add("torchvision")  # only now: earlier it breaks the import of transformers
 
@@ -56,6 +69,11 @@ class Said(logging.Handler):
 
 def hopper() -> None:
     """Answer for the driver."""
+    if OLDER is not None:
+        for name in ("is_hopper_with_cuda_12_3", "is_sm90_supported", "is_flashinfer_available"):
+            setattr(engine, name, lambda *_: True)
+        engine.get_device_memory_capacity = lambda *_: MEMORY_MIB
+        return
     from sglang.srt.arg_groups import memory_hook
     from sglang.srt.runtime_context import override_platform
 
@@ -65,32 +83,37 @@ def hopper() -> None:
 
 def ask(argv: list[str], on_hopper: bool) -> dict[str, Any]:
     """Return what the engine makes of one flag set, as its launcher would: parse, resolve, check."""
-    said, words, stage = Said(), io.StringIO(), "parse"
+    said, words, stage = Said(), io.StringIO(), "resolve"
+    logging.getLogger().handlers[:] = [said]
     if on_hopper:
         hopper()
     try:
         with contextlib.redirect_stderr(words):
-            args = prepare_server_args(["--model-path", flagsets.TARGET, "--device", "cuda", *argv])
-            logging.getLogger().handlers[:] = [said]
-            stage = "resolve"
-            args.resolve_once()
+            args = engine.prepare_server_args(["--model-path", flagsets.TARGET, "--device", "cuda", *argv])
+            if OLDER is None:  # older ones have resolved everything by now
+                logging.getLogger().handlers[:] = [said]
+                args.resolve_once()
             stage = "check"
             args.check_server_args()
     except BaseException as error:
-        line = words.getvalue().strip().splitlines()[-1:] if stage == "parse" else []
+        line: list[str] = []
+        if isinstance(error, SystemExit):
+            stage, line = "parse", words.getvalue().strip().splitlines()[-1:]
         return {**record.refusal(stage, error, "".join(line)), "said": said.lines}
-    resolved = args.resolved_dict()
+    resolved = vars(args) if OLDER is not None else args.resolved_dict()
     found = {name: record.plain(resolved[name]) for name in FIELDS if name in resolved}
-    graphs = resolved.get("cuda_graph_config") or {}
-    # The flag became a table; what it says of decoding is what the flag once said.
-    found["disable_cuda_graph"] = (graphs.get("decode") or {}).get("backend") == "disabled"
-    found["cuda_graph_max_bs"] = (graphs.get("decode") or {}).get("max_bs")
+    if OLDER is None:
+        # The flag became a table; what it says of decoding is what the flag once said.
+        graphs = resolved["cuda_graph_config"]["decode"]
+        found["disable_cuda_graph"] = graphs["backend"] == "disabled"
+        found["cuda_graph_max_bs"] = graphs["max_bs"]
     return {"resolved": found, "said": said.lines}
 
 
 def main() -> None:
     """Write the fixture."""
     output = Path(sys.argv[1]).resolve()
+    sys.argv[0] = "launch_server.py"
     with tempfile.TemporaryDirectory() as folder:
         models.write(Path(folder))
         os.chdir(folder)
@@ -108,7 +131,7 @@ def main() -> None:
             found["said"] = [line for line in found["said"] if line not in bare[kind]["said"]]
             records.append({"argv": argv, "hopper": kind, **found})
     head = record.header(
-        *("sglang", ("sglang", "torch", "transformers"), "sglang-0.5.23-*"),
+        *("sglang", ("sglang", "torch", "transformers"), f"sglang-{importlib.metadata.version('sglang')}-*"),
         seed=flagsets.SEED,
         sets=len(records),
         defaults={"unknown": plain[False], "hopper": plain[True]},

