@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ..actions import Job, Status
-from ..guards import failed, passed, unknown
+from ..actions import Job, Probe, Status
+from ..guards import GpusSteady, failed, passed, unknown
+from ..guards.steady import AFTER, BEFORE, around_sections
 from ..observations import Completed, JobState, read_job_state
 from ..probes import benchmark as bench
 from ..probes import trace
@@ -18,6 +19,9 @@ def do_benchmark(context: Context) -> Step:
     plan, server = context.evidence.plan, context.evidence.server
     if plan.benchmark is None:
         return Step(done=True)
+    looks = _looks(context)
+    if looks is not None and not (first := sure(context, BEFORE, looks)).done:
+        return first
     results = [bench.read_benchmark(text) for text in context.record.benchmarks]
     if len(results) < _wanted(context, results):
         argv, files = bench.bench_command(plan.benchmark, server)
@@ -28,6 +32,8 @@ def do_benchmark(context: Context) -> Step:
         if step.done and step.verdict is None:  # an end that was seen would have counted as a result
             step.verdict = unknown("a benchmark's end was not seen", "its result", Finding.LOST)
         return step
+    if looks is not None and not (last := sure(context, AFTER, looks)).done:
+        return last
     # The server must have lived through it: numbers of a server that died meanwhile are nobody's.
     step = sure(context, "status", Status(host=server.host, key=context.launch.key))
     if step.done and (answer := context.last("status")) is not None:
@@ -40,6 +46,14 @@ def do_benchmark(context: Context) -> Step:
         else:
             step.verdict = unknown(f"the host says {state.word}", "a live server", Finding.LOST)
     return step
+
+
+def _looks(context: Context) -> Probe | None:
+    """Return the look at the GPUs that is taken before and after; None where no guard of the state asks for it."""
+    guards = context.evidence.plan.state(context.visit.state).guards
+    if context.evidence.server.gpus == 0 or not any(isinstance(guard, GpusSteady) for guard in guards):
+        return None
+    return Probe(host=context.evidence.server.host, sections=around_sections(), timeout_s=60)
 
 
 def _wanted(context: Context, results: list[bench.BenchmarkResult | None]) -> int:

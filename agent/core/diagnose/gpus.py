@@ -69,7 +69,8 @@ def read(text: str, context: dict[str, Any]) -> Diagnosis:
     shows = [*(table.errors[:2] if table else ()), *(gpu.uuid for gpu in dirty), *(gpu.uuid for gpu in blind)]
     shows += [f'"card{gpu.index}"' for gpu in dirty if not gpu.uuid] + [gpu.uuid for gpu in gpus[:1]]
     parsed = _parsed(table, apps, dirty, blind) | {"rc": main.status}
-    return Diagnosis(verdict, parsed, shows=tuple(piece for piece in shows if piece))
+    pieces = (piece.removeprefix("GPU-") if ":" in piece else piece for piece in shows)
+    return Diagnosis(verdict, parsed, shows=tuple(piece for piece in pieces if piece))
 
 
 def _parsed(

@@ -13,20 +13,22 @@ from pydantic import Field
 from ..values import Verdict
 from .base import Guard, failed, passed, unknown, waiting
 from .config import EffectiveConfig, EnvApplied, Expr, FileIs, ScriptMatches
+from .engine import EngineIs, WeightsHave
 from .hardware import GpuCount, GpusBalanced, GpusClean, GpusIdle
 from .lifecycle import Alive, Progressing, Ready, Workers
 from .load import BenchValid, Drafting, Metric
 from .output import Answers, LogHas, LogLacks
 from .ownership import HostUnchanged, NoProcess, PortFree, ServerIsOurs
+from .steady import GpusSteady
 
 if TYPE_CHECKING:
     from ..evidence import Evidence
 
 AnyGuard = Annotated[
-    GpusClean | GpusIdle | GpusBalanced | GpuCount
+    GpusClean | GpusIdle | GpusBalanced | GpusSteady | GpuCount
     | NoProcess | PortFree | ServerIsOurs | HostUnchanged
     | Alive | Workers | Ready | Progressing | Answers | LogHas | LogLacks
-    | EffectiveConfig | EnvApplied | FileIs | ScriptMatches | Expr
+    | EffectiveConfig | EnvApplied | FileIs | WeightsHave | EngineIs | ScriptMatches | Expr
     | BenchValid | Drafting | Metric,
     Field(discriminator="guard"),
 ]  # fmt: skip
@@ -43,8 +45,8 @@ def judge(guard: Guard, evidence: Evidence) -> Verdict:
 
 
 __all__ = [
-    "Alive", "Answers", "AnyGuard", "BenchValid", "Drafting", "EffectiveConfig", "EnvApplied", "Expr", "FileIs",
-    "GpuCount", "GpusBalanced", "GpusClean", "GpusIdle", "Guard", "HostUnchanged", "LogHas", "LogLacks", "Metric",
-    "NoProcess", "PortFree", "Progressing", "Ready", "ScriptMatches", "ServerIsOurs", "Workers",
-    "failed", "judge", "passed", "unknown", "waiting",
+    "Alive", "Answers", "AnyGuard", "BenchValid", "Drafting", "EffectiveConfig", "EngineIs", "EnvApplied", "Expr",
+    "FileIs", "GpuCount", "GpusBalanced", "GpusClean", "GpusIdle", "GpusSteady", "Guard", "HostUnchanged", "LogHas",
+    "LogLacks", "Metric", "NoProcess", "PortFree", "Progressing", "Ready", "ScriptMatches", "ServerIsOurs",
+    "WeightsHave", "Workers", "failed", "judge", "passed", "unknown", "waiting",
 ]  # fmt: skip

@@ -248,7 +248,8 @@ class Drafting(Guard):
         if evidence.benchmarks:
             results = results_of(evidence.benchmarks)
             counts = _total(results, "draft_tokens"), _total(results, "drafts")
-            found = self.check(accept_length(results), counts, getattr(kind, "silent_is_off", True))
+            silent = getattr(kind, "silent_is_off", True)
+            found = self.check(accept_length(results), counts, silent, _total(results, "accepted_tokens"))
             if found is not None:
                 return found
         read = getattr(kind, "accept_length", None)
@@ -261,15 +262,27 @@ class Drafting(Guard):
         return unknown("neither requests nor log say how many tokens were drafted", "an accept length")
 
     def check(
-        self, length: float | None, counts: tuple[float | None, float | None], silent_is_off: bool = True
+        self,
+        length: float | None,
+        counts: tuple[float | None, float | None],
+        silent_is_off: bool = True,
+        accepted: float | None = None,
     ) -> Verdict | None:
-        """Judge counters: (drafted tokens, verification steps). None when they do not tell."""
+        """Judge counters: (drafted tokens, verification steps), and accepted tokens. None when they do not tell.
+
+        A server that does not count its steps still shows by accepted tokens that its drafts contribute.
+        """
         drafted, steps = counts
         if length is not None and drafted != 0:
             return self._length(length)
         if drafted == 0 or steps == 0 or (drafted is None and silent_is_off):
             remedy = "look at the flag that switches speculation on, and at what the shortest draft may be"
             return failed(Finding.SPEC_OFF, "not one token was drafted", "drafted tokens", remedy)
+        if drafted is not None and accepted is not None:
+            saw = f"{accepted:.0f} of {drafted:.0f} drafted tokens were accepted"
+            if accepted > 0:
+                return passed(f"{saw}; steps are not counted")
+            return failed(Finding.DRAFT_USELESS, saw, "accepted tokens", _USELESS)
         return None
 
     def _length(self, length: float) -> Verdict:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import re2 as re
 
@@ -56,31 +56,65 @@ def read_xids(result: SectionResult | None) -> tuple[str, ...] | None:
     return tuple(line for _, line in xids(result.out))
 
 
-def ecc_section() -> Section:
-    """Return the section with memory errors since the driver was loaded, a row a GPU."""
-    query = "index,uuid,ecc.errors.uncorrected.volatile.total,ecc.errors.corrected.volatile.total"
-    return section("ecc", f"{limited(10, f'nvidia-smi --query-gpu={query} --format=csv,noheader,nounits')}; r=$?; "
-                   "echo =end; exit $r")  # fmt: skip
+_COUNTERS = ("sw_power_cap", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+_ECC = "ecc.errors.uncorrected.volatile.total,ecc.errors.corrected.volatile.total"
+QUERIES = (
+    "index,uuid,clocks_event_reasons.active,"
+    + ",".join(f"clocks_event_reasons_counters.{name}" for name in _COUNTERS)
+    + f",{_ECC},clocks.sm,power.draw,temperature.gpu",
+    f"index,uuid,clocks_event_reasons.active,{_ECC},clocks.sm,power.draw,temperature.gpu",
+    f"index,uuid,clocks_throttle_reasons.active,{_ECC},clocks.sm,power.draw,temperature.gpu",
+)
+"""What is asked for, newest drivers first: they count the microseconds for which clocks were held down."""
+
+
+def steady_section() -> Section:
+    """Return the section with one row for each GPU on what holds it down and what went wrong in its memory."""
+    tries = []
+    for place, query in enumerate(QUERIES):
+        command = limited(10, f"nvidia-smi --query-gpu={query} --format=csv,nounits")
+        test = "" if place == 0 else '[ "$r" -ne 2 ] || '
+        tries.append(f"{test}{{ o=$({command} 2>&1); r=$?; }}")
+    return section("steady", f"{'; '.join(tries)}; printf '%s\\n' \"$o\"; echo =end; exit $r", timeout_s=32.0)
 
 
 @dataclass(frozen=True)
-class Ecc:
-    """Memory errors of a GPU; None: the tool did not say."""
+class Steadiness:
+    """What held a GPU down so far, in microseconds by reason, and its memory errors. None: the tool did not say."""
 
     index: int
-    uuid: str
-    uncorrected: int | None
-    corrected: int | None
+    uuid: str = ""
+    active: int | None = None
+    counters: dict[str, int] = field(default_factory=dict)
+    uncorrected: int | None = None
+    corrected: int | None = None
 
 
-def read_ecc(result: SectionResult | None) -> tuple[Ecc, ...] | None:
-    """Read the section; None when it did not come to its end, or the tool failed."""
+def read_steady(result: SectionResult | None) -> dict[str, Steadiness] | None:
+    """Read the section: by UUID; None when it did not come to its end, or the tool failed."""
     if result is None or result.status != 0 or "=end" not in result.out.split("\n"):
         return None
-    found = []
+    found: dict[str, Steadiness] = {}
+    heads: list[str] = []
     for line in result.out.split("\n"):
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == 4 and cells[0].isdigit():
-            numbers = [int(cell) if re.fullmatch(r"\d{1,15}", cell) else None for cell in cells[2:]]
-            found.append(Ecc(int(cells[0]), cells[1], numbers[0], numbers[1]))
-    return tuple(found) or None
+        if cells[0] == "index":
+            heads = [cell.split(" [")[0] for cell in cells]
+        elif len(cells) == len(heads) > 1 and cells[0].isdigit():
+            row = dict(zip(heads, cells, strict=True))
+            counters = {name: _count(row.get(f"clocks_event_reasons_counters.{name}", "")) for name in _COUNTERS}
+            bits = row.get("clocks_event_reasons.active", row.get("clocks_throttle_reasons.active", ""))
+            found[row.get("uuid") or cells[0]] = Steadiness(
+                index=int(cells[0]),
+                uuid=row.get("uuid", ""),
+                active=int(bits, 16) if re.fullmatch(r"0x[0-9A-Fa-f]{1,16}", bits) else None,
+                counters={name: value for name, value in counters.items() if value is not None},
+                uncorrected=_count(row.get("ecc.errors.uncorrected.volatile.total", "")),
+                corrected=_count(row.get("ecc.errors.corrected.volatile.total", "")),
+            )
+    return found or None
+
+
+def _count(cell: str) -> int | None:
+    match = re.fullmatch(r"(\d{1,18})(?: us)?", cell)
+    return int(match[1]) if match else None
