@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -126,9 +125,8 @@ def _rows(main: Block) -> tuple[str, str | None]:
     """Return the rows under a header that names their columns, and the processes where the same text lists them."""
     if '{"card' in main.text or "VRAM Total" in main.text or "rocm-smi" in main.command:
         return main.text, None
-    amd = _amd(main.text) if "vram" in main.text or "amd-smi" in main.command else None
-    if amd is not None:
-        return amd, None
+    if '"mem_usage"' in main.text:
+        return main.text, None
     if "NVIDIA-SMI" in main.text and "|" in main.text:
         return _table(main.text)
     if re.search(r"(?m)^index, ", main.text):
@@ -165,34 +163,6 @@ def _table(text: str) -> tuple[str, str]:
         elif re.search(r"GPU is lost|Unable to determine|ERR!", line):
             rows.append(line.strip())
     return "\n".join(rows), "\n".join(apps)
-
-
-def _amd(text: str) -> str | None:
-    """Read ``amd-smi metric --mem-usage --json`` as rows; None when it is not that."""
-    start = min((place for place in (text.find("["), text.find("{")) if place >= 0), default=-1)
-    try:
-        found = json.loads(text[start:]) if start >= 0 else None
-    except (ValueError, RecursionError):
-        return None
-    found = found.get("gpu_data") if isinstance(found, dict) else found
-    if not isinstance(found, list):
-        return None
-    rows = ["index, name, memory.used, memory.total, utilization.gpu"]
-    for card in found:
-        usage = card.get("mem_usage") if isinstance(card, dict) else None
-        if not isinstance(usage, dict) or not isinstance(card.get("gpu"), int):
-            return None
-        activity = mapping(mapping(card.get("usage")).get("gfx_activity")).get("value", "[N/A]")
-        rows.append(f"{card['gpu']}, AMD, {_mib(usage.get('used_vram'))}, {_mib(usage.get('total_vram'))}, {activity}")
-    return "\n".join(rows)
-
-
-def _mib(cell: Any) -> str:
-    value, unit = mapping(cell).get("value"), str(mapping(cell).get("unit", "")).upper()
-    factor = {"B": 1 / 2**20, "KB": 1 / 1024, "MB": 1, "MIB": 1, "GB": 1024, "GIB": 1024}.get(unit)
-    if factor is None or isinstance(value, bool) or not isinstance(value, (int, float)):
-        return "[N/A]"
-    return str(int(value * factor))
 
 
 # ---------------------------------------------------------------- whose they are

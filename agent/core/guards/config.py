@@ -110,7 +110,8 @@ def compare(
                 blind.append(name)
             continue
         count += 1
-        if not same(asked, effective[key]):
+        agrees = getattr(kind, "agrees", None)
+        if not same(asked, effective[key]) and not (agrees is not None and agrees(key, asked, effective)):
             overrides.append(Override(name, key, asked, effective[key]))
     return overrides, blind, count
 

@@ -46,7 +46,9 @@ class NoProcess(Guard):
         return self._strangers(evidence, sections, processes)
 
     def _left(self, evidence: Evidence, ours: Mine) -> Verdict:
-        words = [f"{owned.pid} {owned.argv[:50]}" for owned in ours.owned.values()]
+        # A title that a program gave itself is followed by what the old command line was longer.
+        titles = {owned.pid: " ".join(owned.argv.replace("\0", " ").split()) for owned in ours.owned.values()}
+        words = [f"{pid} {title[:50]}" for pid, title in titles.items()]
         words += [f"{process.pid} {process.title[:50]}" for process in ours.replaced.values()]
         states = [owned.state[:1] for owned in ours.owned.values()]
         states += [process.state[:1] for process in ours.replaced.values()]

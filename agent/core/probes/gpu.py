@@ -1,4 +1,4 @@
-"""GPUs: memory, load, power and who uses them. ``nvidia-smi``, or ``rocm-smi`` where there is only that.
+"""GPUs: memory, load, power and who uses them. ``nvidia-smi``; ``rocm-smi`` or ``amd-smi`` where there is only that.
 
 A cell that is not a number is None, never 0. Rows and the exit status are read together: a list that ends early
 is not a list of clean GPUs. ``memory.used`` is without what the driver reserves for itself.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +18,7 @@ import re2 as re
 from ..actions import Section
 from ..observations import SectionResult
 from ..values import Finding
+from . import amd
 from .shell import limited, section
 
 _COMMON = (
@@ -69,7 +70,9 @@ def gpus_section() -> Section:
     return section(
         "gpus",
         f"if command -v nvidia-smi >/dev/null 2>&1; then {'; '.join(tries)}; printf '%s\\n' \"$o\"; exit $r; "
-        f"elif command -v rocm-smi >/dev/null 2>&1; then {rocm}; else echo 'nvidia-smi: not found'; exit 127; fi",
+        f"elif command -v rocm-smi >/dev/null 2>&1; then {rocm}; "
+        f"elif command -v amd-smi >/dev/null 2>&1; then {limited(10, amd.METRICS)}; "
+        "else echo 'nvidia-smi: not found'; exit 127; fi",
         timeout_s=32.0,
     )
 
@@ -81,7 +84,9 @@ def apps_section() -> Section:
     return section(
         "gpu_apps",
         f"if command -v nvidia-smi >/dev/null 2>&1; then {query}; "
-        f"elif command -v rocm-smi >/dev/null 2>&1; then {rocm}; else echo 'nvidia-smi: not found'; exit 127; fi",
+        f"elif command -v rocm-smi >/dev/null 2>&1; then {rocm}; "
+        f"elif command -v amd-smi >/dev/null 2>&1; then {limited(10, amd.PROCESSES)}; "
+        "else echo 'nvidia-smi: not found'; exit 127; fi",
     )
 
 
@@ -164,6 +169,11 @@ def read_gpus(result: SectionResult | None, columns: tuple[str, ...] = ()) -> Gp
     start = result.out.find('{"card')
     if start >= 0:
         return _read_rocm(result.out[start:], result.status)
+    rows = amd.rows(result.out) if '"mem_usage"' in result.out else None
+    if rows is not None:
+        table = read_gpus(SectionResult(status=0, out=rows))
+        problem = "" if result.status == 0 else f"amd-smi ended with status {result.status}"
+        return replace(table, status=result.status, problem=problem or table.problem) if table else None
     gpus: list[Gpu] = []
     errors: list[str] = []
     names: tuple[str, ...] = columns
@@ -275,6 +285,8 @@ def read_apps(result: SectionResult | None) -> AppTable | None:
         return AppTable(problem=f"list of compute processes: {why}")
     if '{"system"' in result.out or "KFD PIDs" in result.out:
         return _read_rocm_pids(result.out)
+    if '"process_list"' in result.out:
+        return _read_amd_pids(result.out)
     apps, odd = [], ""
     for line in result.out.splitlines():
         if not line.strip():
@@ -296,6 +308,14 @@ def _table(apps: list[App], problem: str) -> AppTable:
     for app in apps:
         by_uuid[app.uuid] = (*by_uuid.get(app.uuid, ()), app)
     return AppTable(tuple(apps), problem, by_uuid)
+
+
+def _read_amd_pids(text: str) -> AppTable:
+    users = amd.processes(text)
+    if users is None:
+        return _table([], "list of compute processes: amd-smi's cannot be read")
+    used = [(pid, name, number(cell)) for pid, name, cell in users]
+    return _table([App("", pid, name, None if mib is None else int(mib)) for pid, name, mib in used], "")
 
 
 def _read_rocm_pids(text: str) -> AppTable:

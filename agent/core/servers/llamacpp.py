@@ -192,6 +192,19 @@ class LlamaCpp(ServerKind):
                 version = match[1]
         return Effective(values=values, source=", ".join([*sources, "log"]), version=version)
 
+    def agrees(self, key: str, asked: Any, effective: Mapping[str, Any]) -> bool:
+        """Whether a value in effect is what was asked for although it is another number.
+
+        A context of 0 is the model's own; any other is padded to a multiple of 256 for each slot.
+        """
+        found, slots = effective.get(key), effective.get("parallel") or 1
+        if key != "ctx-size" or not isinstance(found, int) or not isinstance(slots, int):
+            return False
+        wanted = count(load_json(str(asked)))
+        if wanted == 0:
+            return True
+        return wanted is not None and found == -(-wanted // (256 * slots)) * 256 * slots
+
     def answer(self, sections: Mapping[str, SectionResult]) -> str | None:
         """See the base class."""
         body = _body(sections, "answer")

@@ -247,3 +247,36 @@ def test_the_script_measured_the_server_that_is_up() -> None:
 def test_variation(values: list[float | None], cv: float | None) -> None:
     """Below two numbers there is no variation, and no variation is not zero."""
     assert variation(values) == cv
+
+
+@pytest.mark.parametrize(
+    ("asked", "slots", "found", "same"),
+    [
+        (0, 1, 40960, True),
+        ("0", 4, 40960, True),
+        (1000, 1, 1024, True),
+        (1024, 1, 1024, True),
+        (4000, 3, 4608, True),
+        (4000, 3, 4096, False),
+        (8192, 1, 4096, False),
+        (1000, 1, 1280, False),
+    ],
+)
+def test_a_padded_context_is_no_override(asked: Any, slots: int, found: int, same: bool) -> None:
+    """llama.cpp pads each slot's context, and 0 leaves it to the model."""
+    from agent.core.guards.config import compare
+    from agent.core.servers import kind_of
+
+    overrides, _, _ = compare(kind_of("llamacpp"), {"c": asked}, {"ctx-size": found, "parallel": slots})
+    assert (overrides == []) is same
+
+
+def test_a_title_is_shown_without_what_follows_it() -> None:
+    """A changed title leaves NULs and spaces where the old command line was longer."""
+    from .scene import processes as listed
+
+    scene = Scene().owned("k 4000 500 S VLLM::EngineCore\0\0\0      \0").look(processes=listed((1, 0, 1, "init")))
+    verdict = scene.judge("no_process", settle=0)
+    assert "4000 VLLM::EngineCore" in verdict.saw
+    assert "\\x00" not in verdict.saw
+    assert verdict.saw == verdict.saw.rstrip()
