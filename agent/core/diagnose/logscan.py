@@ -13,7 +13,7 @@ from typing import Any
 
 import re2
 
-from ..probes.logs import LINE_MAX, last_segment, without_stamp
+from ..probes.logs import LINE_MAX, last_segment
 from ..servers import kind_of
 from .base import Line
 
@@ -24,14 +24,17 @@ FIRST, NEWEST = 20, 200
 """So many of each are kept."""
 SAME = 100
 """So many of the first, and of the newest, lines that differ in numbers only are kept."""
+SHAPE = 200
+"""So many bytes of a line say whether it is like another one."""
 SHAPES = 20_000
 """So many different lines are kept at most."""
 
 _ALSO = ("^Killed|^Aborted|core dumped|oom-kill|NVRM: Xid", "vLLM API server|server_args|size mismatch for ")
 _PLENTY = ("|accept len: |Prefill batch", "|SpecDecoding metrics")
+Raw = tuple[int, bytes]
 _EDGE = 64 * 1024
 _BEGINNING = 4 << 20
-_DIGITS = str.maketrans("0123456789abcdef", "#" * 16)
+_DIGITS = b"0123456789abcdef"
 
 
 @cache
@@ -56,8 +59,8 @@ class LogScan:
         self.size = 0
         self.count = 0
         """Lines seen so far."""
-        self._first: dict[str, list[Line]] = {}
-        self._newest: dict[str, deque[Line]] = {}
+        self._first: dict[bytes, list[Raw]] = {}
+        self._newest: dict[bytes, deque[Raw]] = {}
         self._few: dict[str, list[Line]] = {word: [] for word in BATCH}
         self._piece: dict[str, tuple[int, bytes]] = {}
         """The newest piece in whose end each of those words stands, and how many lines came before it."""
@@ -82,8 +85,10 @@ class LogScan:
             self._scan(self._rest + b"\n")
             self._rest = b""
         found = {line.number: line for line in (*self._edge, self._last)}
-        for kept in (*self._first.values(), *self._newest.values(), *self._few.values()):
-            found |= {line.number: line for line in kept}
+        for few in self._few.values():
+            found |= {line.number: line for line in few}
+        for kept in (*self._first.values(), *self._newest.values()):
+            found |= {number: _line(number, raw) for number, raw in kept}
         for word, (before, data) in self._piece.items():
             found |= {line.number: line for line in _newest(data, word.encode(), before)}
         return tuple(found[number] for number in sorted(found) if number and found[number].text)
@@ -95,7 +100,7 @@ class LogScan:
             end = data.find(b"\n", max(match.end() - 1, start))
             number += data.count(b"\n", at, start)
             at = start
-            self._keep(_line(number + 1, data[start:end]))
+            self._keep(number + 1, data[start:end])
             place = end + 1
             if place >= len(data):
                 break
@@ -108,17 +113,19 @@ class LogScan:
             self._last = _line(number, data[start:-1])
         self.count = number
 
-    def _keep(self, line: Line) -> None:
-        shape = without_stamp(line.text)[:160].translate(_DIGITS)
+    def _keep(self, number: int, raw: bytes) -> None:
+        shape = raw[:SHAPE].translate(None, _DIGITS)
         kept = self._first.get(shape)
         if kept is None:
             if len(self._first) < SHAPES:
-                self._first[shape] = [line]
-            return
-        if len(kept) < SAME:
-            kept.append(line)
+                self._first[shape] = [(number, _short(raw))]
+        elif len(kept) < SAME:
+            kept.append((number, _short(raw)))
         else:
-            self._newest.setdefault(shape, deque(maxlen=SAME)).append(line)
+            newest = self._newest.get(shape)
+            if newest is None:
+                newest = self._newest[shape] = deque(maxlen=SAME)
+            newest.append((number, _short(raw)))
 
     def _batches(self, data: bytes) -> None:
         """Remember where the newest lines about batches are; the first ones are taken from the first pieces."""
@@ -150,6 +157,13 @@ def _newest(data: bytes, needle: bytes, before: int) -> Iterator[Line]:
         before += data.count(b"\n", at, start)
         at = start
         yield _line(before + 1, raw)
+
+
+def _short(raw: bytes) -> bytes:
+    """Return a line that is not too long to be kept; of one that overwrites itself its end is what counts."""
+    if len(raw) <= LINE_MAX:
+        return raw
+    return raw[-LINE_MAX:] if b"\r" in raw else raw[:LINE_MAX]
 
 
 def _line(number: int, raw: bytes) -> Line:
