@@ -37,5 +37,8 @@ clean:           ## Remove what was built; runs/ and .venv stay.
 	@rm -rf .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
 	@find agent tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
+faults: $(STAMP) ## Break everything that can be broken here, hundreds of times, and print the counts; half an hour.
+	@$(BIN)/python -m tests.faults $(ARGS)
+
 truth: $(STAMP)  ## Ask the real SGLang and vLLM about flags anew and compare; the first time installs 4 GB outside.
 	@scripts/truth/truth.sh $(ARGS)

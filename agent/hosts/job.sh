@@ -62,8 +62,12 @@ ag_room() {
 ag_start() { # KEY EPOCH DIGEST TOTAL LENGTH ROLE: on standard input, in base64, the command file and then the secrets
   ag_base make && ag_key "$1" || return
   epoch=$2 dig=$3 total=$4 len=$5 role=$6 in=$base/in.$ag_nonce
-  trap 'rm -f "$in" "$in".*' EXIT
-  # All input is read and checked before any lock is taken: one dead laptop must not hold up everybody else.
+  # What is on its way in may hold secrets. It goes with this shell, however that ends; where even the shell cannot
+  # see to it, the next verb does (ag_sweep), and the lock on the file says that we are still there.
+  trap 'rm -f "$in" "$in".*' EXIT; trap 'exit 129' HUP INT TERM PIPE
+  : 2>/dev/null >>"$in" || { ag_room || return; echo "ERR payload"; return 65; }
+  until exec 7>>"$in" && flock 7 && [ -e "$in" ]; do :; done
+  # All input is read and checked before any other lock is taken: one dead laptop must not hold up everybody else.
   base64 -d >"$in" 2>/dev/null || { ag_room || return; echo "ERR payload"; return 65; }
   set -- $(sha256sum <"$in"); [ "$1" = "$total" ] || { echo "ERR payload"; return 65; }
   head -c "$len" "$in" >"$in.cmd"; tail -c +$((len+1)) "$in" >"$in.env"
@@ -76,13 +80,14 @@ ag_start() { # KEY EPOCH DIGEST TOTAL LENGTH ROLE: on standard input, in base64,
   exec 9>>"$d/alive"; flock -w 5 9 || { echo "ERR lock"; return 73; }
   printf '%-63s\n' '' >"$d/exit.pre" && mv "$in.cmd" "$d/cmd" && ag_put "$d/digest" "$dig" || { rm -rf "$d"; echo "ERR space"; return 74; }
   [ ! -s "$in.env" ] || mv "$in.env" "$d/env" || { rm -rf "$d"; echo "ERR space"; return 74; }
+  rm -f "$in" "$in".*
   printf '%s\n' "$ag_run" >"$d/run" || { rm -rf "$d"; echo "ERR space"; return 74; }
   sync "$d/cmd" "$d/digest" "$d" "$base/runs" 2>/dev/null
   ag_group
   # The lock of the host is closed for the child alone: it is held until the child is there.
   setsid --fork /bin/sh "$d/run" "$d" "$role" "$ag_path" "$ag_umask" "$ag_lc" "${AGENT_HOST_LOG_MAX:-1073741824}" \
-    8>&- </dev/null >/dev/null 2>&1 || { echo "ERR setsid"; return 71; }
-  exec 8>&- 9>&-
+    7>&- 8>&- </dev/null >/dev/null 2>&1 || { echo "ERR setsid"; return 71; }
+  exec 7>&- 8>&- 9>&-
   i=0; while [ ! -f "$d/sup" ] && [ ! -f "$d/exit" ] && [ $i -lt 250 ]; do sleep 0.02; i=$((i+1)); done
   ag_state "$dig"
 }

@@ -60,7 +60,7 @@ ag_acquire() { # OWNER TTL RESOURCES|- [EPOCH TO TAKE OVER]: all of them or none
   want=$(printf %s "$3" | tr , '\n' | sort -u | tr '\n' ,); want=${want%,}
   case ,$want, in *,host,*) want=host;; esac
   exec 8>>"$base/host.lock"; flock -w 10 8 || { echo "ERR host-lock"; return 73; }
-  find "$base" -maxdepth 1 -name 'in.*' -mmin +60 -exec rm -f {} + 2>/dev/null
+  ag_sweep
   ag_one n "$base/epoch" 0; ag_number "$n" || { echo "ERR epoch cannot be read"; return 70; }
   there=''; leases=/dev/null; [ ! -f "$base/lease" ] || there=1 leases=$base/lease
   said=$(awk -v owner="$1" -v ttl="$2" -v want="$want" -v take="${4-}" -v last="$n" -v boot="$boot" -v up="$up" \
@@ -75,6 +75,13 @@ ag_acquire() { # OWNER TTL RESOURCES|- [EPOCH TO TAKE OVER]: all of them or none
   BUSY*) echo "$said"; return 75;;
   *) echo "${said:-ERR lease cannot be read}"; return 70;;
   esac
+}
+ag_sweep() { # takes away what a start left behind that was ended before it could: there may be secrets in it
+  for f in "$base"/in.*; do
+    i=${f%.cmd} i=${i%.env}
+    case ${i#"$base/in"} in .|''|.*[!0-9a-f]*) continue;; esac
+    if [ -e "$i" ]; then ( flock -n 7 && rm -f "$i" "$i".* ) 7<"$i"; else rm -f "$i".*; fi
+  done 2>/dev/null
 }
 ag_held_by() { # EPOCH: whether there is a lease of this number
   [ -f "$base/lease" ] || return 1
@@ -93,6 +100,7 @@ ag_fence() { # takes the host's lock on fd 8 and looks for the lease of our epoc
   flock -w 10 8 || { echo "ERR host-lock"; return 73; }
   ag_one cur "$base/epoch" 0
   ag_number "$epoch" && [ "$epoch" -gt 0 ] && ag_held_by "$epoch" || { echo "FENCED $cur"; return 75; }
+  ag_sweep
   ag_renew
 }
 ag_keep() { # EPOCH: renew the lease in passing, without waiting for anybody

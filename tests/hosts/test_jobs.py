@@ -262,3 +262,23 @@ def test_the_answer_to_a_start_is_a_state(way: Way) -> None:
             assert ended.status == 127
 
     run(body())
+
+
+def test_a_start_that_is_cut_short_leaves_no_secret(way: Way) -> None:
+    """What was on its way in is taken away by the next verb when the shell that brought it is killed; not before."""
+
+    async def body() -> None:
+        async with way.open() as box:
+            left = box.base / "in.0123456789abcdef"
+            for name in (left, Path(f"{left}.env"), box.base / "in.fedcba9876543210.env"):
+                name.write_text(SECRET)
+            with subprocess.Popen(["flock", str(left), "sleep", "20"]) as holder:
+                await until(lambda: Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().strip())
+                await box.start("true")
+                assert [path.name for path in sorted(box.base.glob("in.*"))] == [left.name, f"{left.name}.env"]
+                for child in Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split():
+                    os.kill(int(child), signal.SIGKILL)
+            await box.take()
+            assert list(box.base.glob("in.*")) == []
+
+    run(body())

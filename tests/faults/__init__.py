@@ -1,0 +1,1 @@
+"""The fault matrix: what is broken while a campaign runs, and what must hold afterwards all the same."""
