@@ -43,6 +43,8 @@ def main(args: argparse.Namespace) -> int:
     run = find(args.runs, args.run)
     report = checked(run.journal, args.anchors)
     steps = replay_and_steps(run.journal, report)
+    if not args.json and (mark := rehearsal_of(run.journal)):
+        print(safe(f"REHEARSAL ({mark}): all numbers are simulated"))
     if args.canary is not None:
         look_for_secrets(run.journal, args.canary, report)
     signer = check_signature(run.journal, args.verify_signature, report) if args.verify_signature else ""
@@ -95,6 +97,18 @@ def replay_and_steps(journal: Path, report: Report) -> list[dict[str, Any]]:
         if report.ok:
             report.add(DIFFERS, 0, f"deriving stopped: {type(error).__name__}: {error}", "equality")
     return found
+
+
+def rehearsal_of(journal: Path) -> str:
+    """Return how the run's hosts were simulated, '' when they were not or its opening cannot be read."""
+    from agent.errors import JournalError
+    from agent.journal.store import Journal
+
+    try:
+        with Journal.open_reader(journal) as reader:
+            return next((str(getattr(entry.event, "rehearsal", "")) for entry in reader.entries()), "")
+    except JournalError:
+        return ""
 
 
 def look_for_secrets(journal: Path, listed: Path, report: Report) -> None:

@@ -70,7 +70,9 @@ def _side(root: Path, name: str) -> Side:
 def lines(document: dict[str, Any]) -> list[str]:
     """Return the differences for people."""
     one, two = document["one"], document["two"]
-    out = [f"A  {one['run']}:{one['trial']}  ({one['launches']} launches of {one['from']})"]
+    marks = [(name, side["rehearsal"]) for name, side in (("A", one), ("B", two)) if side["rehearsal"]]
+    out = [f"REHEARSAL: {name} ({how}): its numbers are simulated" for name, how in marks]
+    out += [f"A  {one['run']}:{one['trial']}  ({one['launches']} launches of {one['from']})"]
     out.append(f"B  {two['run']}:{two['trial']}  ({two['launches']} launches of {two['from']})")
     same = [title for name, title in SECTIONS.items() if not document[name]]
     for name, title in SECTIONS.items():

@@ -79,6 +79,8 @@ def report(run: Any, args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(document(run.id, pairing, verdicts)))
         return
+    if campaign.opened is not None and campaign.opened.rehearsal:
+        print(safe(f"REHEARSAL ({campaign.opened.rehearsal}): all numbers are simulated"))
     print(f"{run.id}: what if")
     for line in lines(pairing, verdicts):
         print(safe(line))

@@ -97,8 +97,8 @@ def diff(one: Side, two: Side) -> dict[str, Any]:
         "result": changes(_result(one), _result(two)),
     }
     return {
-        "one": {"run": one.name, "trial": one.trial, "launches": len(one.records), "from": one.source},
-        "two": {"run": two.name, "trial": two.trial, "launches": len(two.records), "from": two.source},
+        "one": _head(one),
+        "two": _head(two),
         **{
             name: [asdict(item) if isinstance(item, Change) else item for item in found]
             for name, found in sections.items()
@@ -106,6 +106,17 @@ def diff(one: Side, two: Side) -> dict[str, Any]:
         "metrics": [asdict(item) for item in metrics],
         "goal": goal,
         "verdict": _verdict(main, goal),
+    }
+
+
+def _head(side: Side) -> dict[str, Any]:
+    assert side.campaign.opened is not None
+    return {
+        "run": side.name,
+        "trial": side.trial,
+        "launches": len(side.records),
+        "from": side.source,
+        "rehearsal": side.campaign.opened.rehearsal,
     }
 
 

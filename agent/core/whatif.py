@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
-from .actions import Cancel, Wait
+from .actions import Cancel, Probe, Wait
 from .campaign import Campaign, evidence_of, evolve
 from .campaign.decide import named
 from .events import (
@@ -78,17 +79,40 @@ def by_request(entries: Iterable[Entry]) -> dict[str, Answers]:
     return found
 
 
-def same_question(one: Any, two: Any) -> bool:
-    """Whether two actions ask the same, however it is worded."""
-    if one == two:
-        return True
-    return bool(_plain(one.model_dump(mode="json")) == _plain(two.model_dump(mode="json")))
+def unlike(was: Any, now: Any) -> str:
+    """Say how an action asks something else than the recorded one; '' when the recorded answer answers it.
+
+    Wording and limits of time do not matter to an answer that is there; a probe may ask for less than was asked.
+    """
+    if was == now:
+        return ""
+    if isinstance(was, Probe) and isinstance(now, Probe):
+        had = {section.name for section in was.sections}
+        more = [section.name for section in now.sections if section.name not in had]
+        return f"the probe also asks for {', '.join(more)}" if more else ""
+    old, new = _plain(was.model_dump(mode="json")), _plain(now.model_dump(mode="json"))
+    return "" if old == new else f"it asked {_shown(old, new)}, not {_shown(new, old)}"
+
+
+_LIMITS = WORDING | {"timeout_s"}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items() if key not in WORDING}
+        return {key: _plain(item) for key, item in value.items() if key not in _LIMITS}
     return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _shown(one: Any, two: Any) -> str:
+    """Return what of one action is not so in the other, cut short."""
+    for key in [key for key in one if one[key] != two.get(key)] if isinstance(two, dict) else []:
+        if isinstance(one[key], dict) and isinstance(two.get(key), dict):
+            return f"{key}.{_shown(one[key], two[key])}"
+        if isinstance(one[key], list) and isinstance(two.get(key), list):
+            pairs = zip_longest(one[key], two[key], fillvalue="nothing")
+            return f"{key} … {next(mine for mine, theirs in pairs if mine != theirs)}"[:120]
+        return f"{key} {one[key]}"[:120]
+    return "otherwise"
 
 
 class WhatIf:
@@ -145,10 +169,8 @@ class WhatIf:
         answers = self._answers.get(request)
         if answers is None:
             return "the world was never asked this"
-        asked = answers.asked.event.action
-        if asked.do != action.do or not same_question(asked, action):
-            return f"the world was asked something else under this name (entry {answers.asked.seq})"
-        return ""
+        difference = unlike(answers.asked.event.action, action)
+        return f"the world was asked something else in entry {answers.asked.seq}: {difference}" if difference else ""
 
     def _given_up(self) -> Observed | None:
         """Return the end of what was given up here and not in the record; where it was, that entry says so."""

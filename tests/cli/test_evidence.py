@@ -164,9 +164,12 @@ def test_the_report_has_it_all(tiny: Tiny, tmp_path: Path) -> None:
 HOSTILE = "<script>alert(1)</script> --> \x1b[31m \u202e 'x' \"y\" &amp; </pre><img src=x onerror=y>"
 
 
-def test_text_from_elsewhere_is_harmless_in_the_report(tmp_path: Path) -> None:
+def test_text_from_elsewhere_is_harmless(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever a host, a playbook or a note says: written out, never obeyed. A rehearsal says so in the first line."""
     from agent.cli.folder import RunFolder
+    from agent.cli.main import main
     from agent.cli.report import document
     from agent.cli.report_html import page
     from agent.core.events import Instructed, Note, Opened
@@ -176,12 +179,16 @@ def test_text_from_elsewhere_is_harmless_in_the_report(tmp_path: Path) -> None:
     from tests.support.scripted import Box, plan
 
     opened = Opened(campaign=CAMPAIGN, plan=plan(), playbook=Output.of(HOSTILE), rehearsal=HOSTILE, controller=HOSTILE)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     folder = RunFolder(tmp_path / "run")
     with Journal.create(folder.journal, CAMPAIGN, {"agent": "test"}) as journal:
         asyncio.run(campaign(journal, Box(), opened))
         note = Instructed(order=Note(text=HOSTILE), by=HOSTILE)
         stamps = {"wall_ns": 1, "boot_ns": 1, "boot_id": "b"}
         journal.append(note, lane="main", host="", epoch=0, durable=True, **stamps)
+    for words in (["audit", "--brief"], ["replay", "--rule", "seed=0"], ["diff", str(folder.path)], ["report"]):
+        assert main([words[0], str(folder.path), *words[1:]]) == 0
+        assert capsys.readouterr().out.startswith("REHEARSAL"), words
     report = document(folder, [])
     assert report["record"]["ok"], report["record"]["findings"]
     text = page(report)

@@ -41,7 +41,8 @@ def test_a_run_and_itself(one: Campaign) -> None:
     sections = ("playbook", "plan", "configuration", "effective", "environment", "versions", "host", "result")
     assert {name: found[name] for name in sections if found[name]} == {}
     assert "the same number" in found["verdict"]
-    assert found["one"] == {"run": "a", "trial": "m-16", "launches": 2, "from": "confirmation"}
+    one_side = {"run": "a", "trial": "m-16", "launches": 2, "from": "confirmation", "rehearsal": ""}
+    assert found["one"] == one_side
 
 
 def test_two_runs_of_one_playbook_differ_by_noise_only(one: Campaign, two: Campaign) -> None:

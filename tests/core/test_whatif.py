@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from agent.cli.whatif import PairedLedger, what_if, with_guard, with_rule
+from agent.core.actions import Follow, Probe, Section
 from agent.core.campaign import Campaign
 from agent.core.events import Concluded, Entry, Resumed
 from agent.core.plan import Plan
-from agent.core.whatif import WhatIf, rejudge
+from agent.core.whatif import WhatIf, rejudge, unlike
 from agent.engine import drive
 from agent.errors import AgentError
 from tests.cli.runs import entries, opened, write
@@ -105,7 +106,19 @@ def test_other_flags_are_another_question(recorded: list[Entry]) -> None:
     pairing = ask(recorded, other)
     assert pairing.stopped is not None
     assert pairing.stopped.action == "start"
-    assert "asked something else" in pairing.stopped.why
+    assert pairing.stopped.why.startswith("the world was asked something else in entry ")
+    assert pairing.stopped.why.endswith("it asked job.argv … 1, not job.argv … 2")
+
+
+def test_what_counts_as_the_same_question() -> None:
+    """Wording and limits of time do not; more than was asked does, less does not."""
+    gpus, more = Section(name="gpus", command="a"), Section(name="host", command="b")
+    asked = Probe(host="box", sections=(gpus, more))
+    assert unlike(asked, asked) == ""
+    assert unlike(asked, Probe(host="box", sections=(gpus.model_copy(update={"command": "c", "timeout_s": 1}),))) == ""
+    assert unlike(Probe(host="box", sections=(gpus,)), asked) == "the probe also asks for host"
+    assert unlike(Follow(key="k", timeout_s=1), Follow(key="k", timeout_s=9)) == ""
+    assert unlike(Follow(key="k", timeout_s=1), Follow(key="j", timeout_s=1)) == "it asked key k, not key j"
 
 
 @pytest.mark.parametrize(
