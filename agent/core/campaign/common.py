@@ -109,7 +109,9 @@ def lease_of(campaign: Campaign) -> Acquire:
 def probe_action(context: Context) -> Probe:
     """Look at the host in one round trip: what is always looked at, and what the guards of this visit need."""
     server = context.evidence.server
-    return Probe(host=server.host, sections=(*host_probe(server), *needs(context, host_probe(server))))
+    sections = (*host_probe(server), *needs(context, host_probe(server)))
+    longest = max(section.timeout_s for section in sections)
+    return Probe(host=server.host, sections=sections, timeout_s=longest + 10.0 if longest > 60.0 else 30.0)
 
 
 def look_action(context: Context, *names: str) -> Probe:
@@ -125,7 +127,7 @@ def needs(context: Context, have: tuple[Section, ...]) -> tuple[Section, ...]:
     guards = list(plan.state(context.visit.state).guards)
     if context.visit.state == context.campaign.machine.first:
         guards += plan.assumptions.values()
-    found = {section.name: section for guard in guards for section in guard.needs()}
+    found = {section.name: section for guard in guards for section in guard.asks(context.evidence.server)}
     return tuple(section for name, section in found.items() if name not in {section.name for section in have})
 
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from ..values import Verdict
 from .base import Guard, failed, passed, unknown, waiting
 from .config import EffectiveConfig, EnvApplied, Expr, FileIs, ScriptMatches
-from .engine import EngineIs, WeightsHave
+from .engine import EngineIs, FlagsKnown, WeightsHave
 from .hardware import GpuCount, GpusBalanced, GpusClean, GpusIdle
 from .lifecycle import Alive, Progressing, Ready, Workers
 from .load import BenchValid, Drafting, Metric
@@ -28,7 +28,7 @@ AnyGuard = Annotated[
     GpusClean | GpusIdle | GpusBalanced | GpusSteady | GpuCount
     | NoProcess | PortFree | ServerIsOurs | HostUnchanged
     | Alive | Workers | Ready | Progressing | Answers | LogHas | LogLacks
-    | EffectiveConfig | EnvApplied | FileIs | WeightsHave | EngineIs | ScriptMatches | Expr
+    | EffectiveConfig | EnvApplied | FileIs | WeightsHave | EngineIs | FlagsKnown | ScriptMatches | Expr
     | BenchValid | Drafting | Metric,
     Field(discriminator="guard"),
 ]  # fmt: skip
@@ -46,7 +46,7 @@ def judge(guard: Guard, evidence: Evidence) -> Verdict:
 
 __all__ = [
     "Alive", "Answers", "AnyGuard", "BenchValid", "Drafting", "EffectiveConfig", "EngineIs", "EnvApplied", "Expr",
-    "FileIs", "GpuCount", "GpusBalanced", "GpusClean", "GpusIdle", "GpusSteady", "Guard", "HostUnchanged", "LogHas",
-    "LogLacks", "Metric", "NoProcess", "PortFree", "Progressing", "Ready", "ScriptMatches", "ServerIsOurs",
-    "WeightsHave", "Workers", "failed", "judge", "passed", "unknown", "waiting",
+    "FileIs", "FlagsKnown", "GpuCount", "GpusBalanced", "GpusClean", "GpusIdle", "GpusSteady", "Guard",
+    "HostUnchanged", "LogHas", "LogLacks", "Metric", "NoProcess", "PortFree", "Progressing", "Ready",
+    "ScriptMatches", "ServerIsOurs", "WeightsHave", "Workers", "failed", "judge", "passed", "unknown", "waiting",
 ]  # fmt: skip

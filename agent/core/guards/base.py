@@ -11,6 +11,7 @@ from ..values import Finding, Result, Value, Verdict, parse_duration, parse_perc
 if TYPE_CHECKING:
     from ..actions import Section
     from ..evidence import Evidence
+    from ..plan import Server
 
 
 def visible(text: str) -> str:
@@ -68,6 +69,10 @@ class Guard(Value):
     def needs(self) -> tuple[Section, ...]:
         """Return sections that the probe of the state must have for this guard, beside the usual ones."""
         return ()
+
+    def asks(self, server: Server) -> tuple[Section, ...]:
+        """Return the same where the question depends on the server; ``needs`` unless a guard says otherwise."""
+        return self.needs()
 
     def patterns(self) -> tuple[str, ...]:
         """Return extended regular expressions (POSIX) of log lines that this guard must get to see."""

@@ -10,13 +10,17 @@ from pydantic import Field, field_validator
 from ..probes.engine import (
     containers_section,
     engine_section,
+    flags_section,
     read_containers,
     read_engine,
+    read_flags,
     read_weights,
     weights_name,
     weights_section,
 )
+from ..servers import kind_of
 from ..values import Finding, Verdict
+from ..wording import did_you_mean
 from .base import Guard, failed, names, passed, unknown
 from .output import _checked
 
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from ..actions import Section
     from ..evidence import Evidence
     from ..observations import SectionResult
+    from ..plan import Server
 
 
 def _section(evidence: Evidence, name: str) -> SectionResult | None:
@@ -142,3 +147,44 @@ class WeightsHave(Guard):
                 saw = f"none of {len(found.tensors)} tensors matches {pattern}"
                 return failed(Finding.WEIGHTS_MISMATCH, saw, f"a tensor like {pattern}", remedy)
         return passed(f"{len(found.tensors)} tensors in {len(found.shards)} files")
+
+
+class FlagsKnown(Guard):
+    """Every flag of the server and of the search is one that the installed server lists in its own help."""
+
+    guard: Literal["flags_known"] = "flags_known"
+    fewest: int = Field(default=10, ge=1)
+    """A help with fewer flags than this is none."""
+
+    def asks(self, server: Server) -> tuple[Section, ...]:
+        """See the base class."""
+        return (flags_section(server.command, kind_of(server.kind).help_words, server.env, server.cwd or ""),)
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        """See the class."""
+        found = read_flags(_section(evidence, "flags"))
+        if found is None:
+            return unknown("the server was not asked for its flags", "its help")
+        known, status, last = found
+        if len(known) < self.fewest:
+            return unknown(f"its help lists {len(known)} flags (status {status}): {last[:120]}", "its help")
+        search = evidence.plan.search
+        asked = [*evidence.server.flags, *search.flags]
+        asked += [axis.key for stage in search.stages for axis in stage.axes if axis.target == "flags"]
+        asked += [
+            coordinate.removeprefix("flags.")
+            for stage in search.stages
+            for point in stage.points
+            for coordinate in point
+            if coordinate.startswith("flags.")
+        ]
+        own = getattr(evidence.kind, "canonical", str)
+        wrong = [
+            name for name in dict.fromkeys(asked) if not {name.lstrip("-").replace("_", "-"), str(own(name))} & known
+        ]
+        if not wrong:
+            return passed(f"all {len(set(asked))} flags are among the {len(known)} that it lists")
+        near = did_you_mean(wrong[0], known) if len(known) < 2000 else ""
+        remedy = f"{near if near.startswith('did') else 'look at its help'}; it would end the start with status 2"
+        saw = f"its help does not list {names([f'--{name}' for name in wrong])}"
+        return failed(Finding.CONFIG_INVALID, saw, "flags that this version knows", remedy)

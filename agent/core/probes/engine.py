@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import re2 as re
@@ -81,6 +82,37 @@ def read_engine(result: SectionResult | None) -> EngineFacts | None:
         changes=int(changes) if changes.isdigit() else None,
         driver=words.get("driver", ""),
     )
+
+
+# ---------------------------------------------------------------- flags
+
+
+def flags_section(command: Sequence[str], words: Sequence[str], env: Mapping[str, str], cwd: str = "") -> Section:
+    """Return the section with every flag that the server itself lists when it is asked for help.
+
+    It imports the whole engine for that, which takes seconds; nothing is loaded and no port is opened.
+    """
+    line = " ".join(quote(word) for word in (*command, *words))
+    given = " ".join(f"{quote(f'{name}={value}')}" for name, value in env.items())
+    place = f"cd {quote(cwd)} && " if cwd else ""
+    return section(
+        "flags",
+        f"o=$({place}{limited(100, 'env')} {given} {line} 2>&1); r=$?; "
+        "printf '%s\\n' \"$o\" | grep -oE '(^|[^A-Za-z0-9_-])--?[A-Za-z][A-Za-z0-9_-]*' | sed 's/^[^-]//' | sort -u; "
+        "printf '%s\\n' \"$o\" | tail -n 3 | sed 's/^/=tail /'; echo \"=end $r\"",
+        timeout_s=110.0,
+    )
+
+
+def read_flags(result: SectionResult | None) -> tuple[frozenset[str], int, str] | None:
+    """Read the section: flags without dashes and with dashes inside, the status, the last words; None if cut off."""
+    match = re.search(r"(?m)^=end (\d{1,3})$", result.out) if result is not None else None
+    if result is None or match is None:
+        return None
+    lines = result.out.split("\n")
+    found = {line.lstrip("-").replace("_", "-") for line in lines if re.fullmatch(r"--?[A-Za-z][A-Za-z0-9_-]*", line)}
+    last = " ".join(line[6:].strip() for line in lines if line.startswith("=tail "))
+    return frozenset(found), int(match[1]), last
 
 
 # ---------------------------------------------------------------- containers

@@ -40,6 +40,8 @@ class ServerKind:
     name = "command"
     identity_argv: tuple[str, ...] = ()
     """Words that stand in the command line of such a server's main process."""
+    help_words: tuple[str, ...] = ("--help",)
+    """What makes the server print all its flags and end."""
 
     def argv(self, server: Server, trial: Trial) -> tuple[str, ...]:
         """Return the whole command line: the server's command, then flags in their order, dashes added.

@@ -23,6 +23,7 @@ class Vllm(Engine):
 
     name = "vllm"
     identity_argv = ("vllm",)
+    help_words = ("--help=all",)
     aliases = {
         "model-tag": "model",
         "tp": "tensor-parallel-size",

@@ -182,3 +182,57 @@ def test_the_gpus_are_looked_at_around_all_repeats(guarded: bool) -> None:
     else:
         assert found[:2] == ["bench-start", "bench-start.2"]
         assert not any(role.startswith("gpus-") for role in roles)
+
+
+# ---------------------------------------------------------------- flags that the installed server knows
+
+
+def helped(*flags: str, status: int = 0, **server: Any) -> Scene:
+    out = "\n".join([*flags, "=tail bye", f"=end {status}"])
+    return Scene(**server).look(flags=(0, out))
+
+
+KNOWN = ("--model-path", "--tp-size", "--tensor-parallel-size", "--mem-fraction-static", "-c", "--ctx-size")
+
+
+@pytest.mark.parametrize(
+    ("flags", "result"),
+    [
+        ({"model-path": "/m", "tp": 8}, "PASS"),
+        ({"mem_fraction_static": 0.9}, "PASS"),
+        ({"mem-fraction-statc": 0.9}, "FAIL"),
+        ({"speculative-num-steps": 3}, "FAIL"),
+    ],
+)
+def test_flags_are_those_of_the_installed_server(flags: dict[str, Any], result: str) -> None:
+    verdict = helped(*KNOWN, flags=flags).judge("flags_known", fewest=5)
+    assert verdict.result == result
+    assert verdict.finding == ("CONFIG_INVALID" if result == "FAIL" else None)
+    if "statc" in str(flags):
+        assert "did you mean `mem-fraction-static`?" in verdict.remedy
+
+
+def test_a_help_that_is_none_proves_nothing() -> None:
+    assert helped("--x", status=1).judge("flags_known").result == "UNKNOWN"
+    assert Scene().look(flags=(0, "--model-path")).judge("flags_known", fewest=1).result == "UNKNOWN"
+    assert Scene().judge("flags_known").result == "UNKNOWN"
+
+
+def test_a_real_program_is_asked(tmp_path: Any) -> None:
+    import subprocess
+    import sys
+
+    from agent.core.observations import SectionResult
+    from agent.core.probes.engine import flags_section, read_flags
+
+    program = tmp_path / "server.py"
+    program.write_text(
+        "import argparse, os\np = argparse.ArgumentParser()\nfor n in range(12): p.add_argument(f'--flag-{n}')\n"
+        "p.add_argument('--num_steps', '-n', help=os.environ['SEEN'] + ' see --not-yet')\np.parse_args()\n"
+    )
+    section = flags_section((sys.executable, str(program)), ("--help",), {"SEEN": "it's here"}, str(tmp_path))
+    done = subprocess.run(["sh", "-c", section.command], capture_output=True, text=True)
+    found = read_flags(SectionResult(status=done.returncode, out=done.stdout))
+    assert found is not None
+    assert {f"flag-{n}" for n in range(12)} | {"num-steps", "n"} <= found[0]
+    assert found[1] == 0
