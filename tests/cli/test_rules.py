@@ -110,6 +110,12 @@ def test_set_aside_with_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert said in capsys.readouterr().err, comment
 
 
+def test_an_override_that_a_guard_allows_is_no_fault(tmp_path: Path) -> None:
+    """What is allowed by the flag's name need not be allowed again by a comment."""
+    guards = "[alive, ready, {guard: effective_config, allow_overrides: [speculative-num-draft-tokens]}]"
+    assert check(tmp_path, f"{HEAD}{DRAFT}states: {{health-wait: {{guards: {guards}}}}}\n") == 0
+
+
 def test_the_list_and_one_in_full(capsys: pytest.CaptureFixture[str]) -> None:
     """Every rule says what happens, what helps, and where that is known from."""
     assert main(["rules"]) == 0

@@ -30,6 +30,9 @@ def bench(read: Callable[[str], dict[str, Any] | None]) -> Callable[[str, dict[s
     """Return the reader of one form of results."""
 
     def judged(text: str, context: dict[str, Any]) -> Diagnosis:
+        rows = _sweep(text)
+        if rows:
+            return _swept(rows)
         found = read(text)
         if found is None:
             return _without(text, context)
@@ -50,6 +53,38 @@ def bench(read: Callable[[str], dict[str, Any] | None]) -> Callable[[str, dict[s
 
 def _version(found: Mapping[str, Any]) -> str:
     return str(mapping(found.get("server_info")).get("version", ""))[:40]
+
+
+def _sweep(text: str) -> list[dict[str, Any]]:
+    """Return the rows of sglang's sweep over speculative parameters; [] when it is not that."""
+    rows: list[dict[str, Any]] = []
+    for line in text.split("\n"):
+        if not line.startswith("{") or '"acc_length"' not in line:
+            continue
+        try:
+            rows.append(mapping(json.loads(line)))
+        except (ValueError, RecursionError):
+            continue
+    return [row for row in rows if {"acc_length", "steps", "topk", "num_draft_tokens"} <= row.keys()]
+
+
+def _swept(rows: list[dict[str, Any]]) -> Diagnosis:
+    """Judge such rows: their labels are what was asked for, and a missing accept length is written as 1."""
+    parsed = {"rows": rows, "same_as": {}}
+    for row in rows:
+        steps, drafts = row["steps"], row["num_draft_tokens"]
+        if row["topk"] == 1 and isinstance(steps, int) and isinstance(drafts, int) and steps and drafts != steps + 1:
+            saw = f"a row says {drafts} draft tokens with {steps} steps and topk 1, which runs with {steps + 1}"
+            remedy = "rows with topk 1 and equal steps are one configuration, whatever their labels say"
+            verdict = failed(Finding.CONFIG_OVERRIDDEN, saw, f"{steps + 1}", remedy)
+            return Diagnosis(verdict, parsed, shows=(f'"num_draft_tokens": {drafts}',))
+    for row in rows:
+        length = row["acc_length"]
+        if row["steps"] and isinstance(length, (int, float)) and length < MIN_ACCEPT_LEN:
+            checked = Drafting(min_accept_len=MIN_ACCEPT_LEN).check(float(length), (None, None))
+            if checked is not None:
+                return Diagnosis(checked, parsed, shows=(f'"acc_length": {length}',))
+    return Diagnosis(unknown(f"{len(rows)} rows of a sweep, without counts of requests", "completed = asked"), parsed)
 
 
 def _without(text: str, context: Mapping[str, Any]) -> Diagnosis:
@@ -124,12 +159,13 @@ bench_text = bench(read_text)
 
 
 def info(text: str, context: dict[str, Any]) -> Diagnosis:
-    """Judge the body of sglang's /server_info: the scheduler's copy of the configuration against the request."""
-    section = {"server_info": SectionResult(status=0, out=f"{_body(text)}\nHTTP 200")}
+    """Judge what a server says of its configuration; of sglang's two copies the scheduler's counts."""
     document = _document(text)
+    name, key = _speaker(document)
+    section = {key: SectionResult(status=0, out=f"{_body(text)}\nHTTP 200")}
     requested = scalars(context.get("requested"))
     asked = requested or _launched(document.get("launch_command"))
-    evidence = evidence_of("sglang", answers=[look("inspect", section)], flags=asked)
+    evidence = evidence_of(name, answers=[look("inspect", section)], flags=asked)
     allowed = context.get("allowed_overrides")
     names = tuple(str(name) for name in allowed) if isinstance(allowed, (list, tuple)) else ()
     verdict = judge(EffectiveConfig(allow_overrides=names), evidence)
@@ -144,12 +180,20 @@ def info(text: str, context: dict[str, Any]) -> Diagnosis:
     if verdict.result is Result.PASS and not asked and length is None:
         verdict = unknown("what was asked for is not known", "the command line, or `requested`")
     parsed = {
+        "engine": name,
         "effective": values,
         "overrides": overrides(evidence.kind, {"requested": asked}, values),
         "accept_length": length,
     }
     version = str(document.get("version", "") or context.get("engine_version", ""))[:40]
     return Diagnosis(verdict, parsed, version=version, shows=('"internal_states"',))
+
+
+def _speaker(document: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the engine that says this, and the section it would stand in."""
+    if "vllm_config" in document:
+        return "vllm", "server_info"
+    return ("llamacpp", "props") if "default_generation_settings" in document else ("sglang", "server_info")
 
 
 def _body(text: str) -> str:

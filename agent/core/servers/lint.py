@@ -116,17 +116,22 @@ def rejection(plan: Plan, trial: Trial) -> str:
     Only rules of the level ``error`` reject. What the playbook allows by a comment passes, and so does an override
     that a guard of the playbook allows by the flag's name.
     """
-    kind = kind_of(plan.server.kind)
-    own = getattr(kind, "canonical", str)
-    allowed = {own(n) for state in plan.states for guard in state.guards for n in getattr(guard, "allow_overrides", ())}
     for hint in lint(plan.server, trial, plan.benchmark.args if plan.benchmark else ()):
-        if hint.level != "error":
-            return ""
-        overridden = hint.finding is Finding.CONFIG_OVERRIDDEN and hint.id != TWICE.id
-        names = {own(place.removeprefix("flags.")) for place in hint.at if place.startswith("flags.")}
-        if hint.id not in plan.allow and not (overridden and names & allowed):
+        if hint.level == "error" and not is_allowed(plan, hint):
             return str(hint)
     return ""
+
+
+def is_allowed(plan: Plan, hint: Hint) -> bool:
+    """Whether a playbook allows what a rule found: by a comment, or an override by its guard's ``allow_overrides``."""
+    if hint.id in plan.allow:
+        return True
+    if hint.finding is not Finding.CONFIG_OVERRIDDEN or hint.id == TWICE.id:
+        return False
+    own = getattr(kind_of(plan.server.kind), "canonical", str)
+    guards = [guard for state in plan.states for guard in state.guards]
+    allowed = {own(name) for guard in guards for name in getattr(guard, "allow_overrides", ())}
+    return bool(allowed & {own(place.removeprefix("flags.")) for place in hint.at if place.startswith("flags.")})
 
 
 def _hint(rule: Rule, at: tuple[str, ...], happens: str = "") -> Hint:

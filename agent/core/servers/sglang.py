@@ -122,7 +122,7 @@ class Sglang(Engine):
             "is adjusted to|is reset to|is disabled|is enabled|overriding|change page_size|Disabling|Falling back",
             "larger than the profiled|turn off|scaling factors|Setup Custom allreduce failed|not found in params_dict",
             "[Ee]rror|[Ee]xception|Traceback|out of memory|unbalanced|is dead|died|[Ss]igquit|SIGQUIT|timeout|SIGBUS",
-            "set by environment to|NCCL WARN|NCCL INFO NCCL version|is using nccl",
+            "size mismatch for |set by environment to|NCCL WARN|NCCL INFO NCCL version|is using nccl",
             "Retract requests|Health check failed|NaN in the logits|leak detected|accept len: ",
             "Prefill batch|Exit code: ",
         )

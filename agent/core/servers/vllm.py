@@ -78,7 +78,8 @@ class Vllm(Engine):
             "torch.compile takes|Compiling a graph|Dynamo bytecode|Graph capturing|Capturing CUDA graph|init engine",
             "Starting vLLM|Application startup complete|shared memory broadcast block|SpecDecoding metrics",
             "[Ee]rror|Exception|Traceback|out of memory|died unexpectedly|Timed out|Engine core initialization failed",
-            "set by environment to|NCCL WARN|NCCL INFO NCCL version|setting speculative|will run multiple times",
+            "size mismatch for |set by environment to|NCCL WARN|NCCL INFO NCCL version",
+            "setting speculative|will run multiple times",
         )
 
     def identity(self, trial: Trial) -> Mapping[str, str]:
