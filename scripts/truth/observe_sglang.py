@@ -13,6 +13,7 @@ import importlib.metadata
 import io
 import logging
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -62,7 +63,7 @@ class Said(logging.Handler):
 
     def emit(self, entry: logging.LogRecord) -> None:
         """See logging."""
-        line = entry.getMessage().splitlines()[0][: record.LINE]
+        line = re.sub(r"\x1b\[[0-9;]*m", "", entry.getMessage()).splitlines()[0][: record.LINE]
         if line not in self.lines:
             self.lines.append(line)
 

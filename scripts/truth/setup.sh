@@ -22,7 +22,8 @@ for engine; do
   sglang)
     # The least that its arguments import: no kernels, no CUDA packages. stub.py stands in for what has no CPU build.
     pip install torch==2.13.0+cpu transformers==5.19.0 orjson ipython gguf requests aiohttp fastapi python-multipart \
-      msgspec pyzmq psutil pillow pybase64 sentencepiece tiktoken uvicorn compressed-tensors openai partial_json_parser
+      msgspec pyzmq psutil pillow pybase64 sentencepiece tiktoken uvicorn compressed-tensors \
+      einops openai partial_json_parser
     wheel sglang 0.5.23
     pip install --no-deps "$found" dill apache-tvm-ffi==0.1.11
     ;;
