@@ -116,6 +116,19 @@ def test_a_context_of_the_wrong_shape_is_survived() -> None:
             assert diagnose(kind, text, context).verdict.result in EXITS
 
 
+def test_why_drafts_are_useless_is_ranked(capsys: pytest.CaptureFixture[str]) -> None:
+    """The number is the same in every case: the mismatch that the log shows comes first."""
+    text = (CASES / "46-log-accept-length-of-one" / "input.txt").read_text()
+    known = text.replace(
+        "speculative_num_steps=1", "speculative_draft_model_path='/d/EAGLE3-k', speculative_num_steps=1"
+    )
+    first = diagnose("server_log", known).causes[0]
+    assert first.text.startswith("EAGLE with /d/EAGLE3-k: an EAGLE-3 draft under another algorithm")
+    assert first.remedy == "use EAGLE3 for this draft"
+    assert len(diagnose("server_log", text).causes) == 3
+    assert capsys.readouterr().out == ""
+
+
 # ---------------------------------------------------------------- long logs
 
 
@@ -137,9 +150,7 @@ def test_pieces_of_any_size_give_the_same(size: int) -> None:
 def test_a_long_log_keeps_little_and_finds_its_end() -> None:
     """Hundreds of thousands of lines about batches leave a few hundred, and the last one decides."""
     head = (CASES / "12-log-healthy-start-full-timeline" / "input.txt").read_bytes()
-    good = (
-        b"[2026-02-14 13:20:00 TP0] Decode batch, #running-req: 1, accept len: 2.20, #queue-req: 0\n"
-    )
+    good = b"[2026-02-14 13:20:00 TP0] Decode batch, #running-req: 1, accept len: 2.20, #queue-req: 0\n"
     bad = good.replace(b"2.20", b"1.00")
     found = scan(_pieces(head + good * 100_000 + bad * 300, 1 << 16))
     assert len(found.lines()) < 1000

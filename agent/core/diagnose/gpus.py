@@ -9,14 +9,15 @@ import re2 as re
 
 from ..actions import Owned
 from ..evidence import Answer
-from ..guards import Guard, judge, unknown
+from ..guards import Guard, failed, judge, unknown
 from ..guards.hardware import GpuCount, GpusClean
 from ..guards.view import leased
 from ..observations import Completed, SectionResult
 from ..probes.gpu import App, AppTable, Gpu, GpuTable, columns_of, read_apps, read_gpus
+from ..probes.health import SLOWED, throttle_text
 from ..probes.pasted import Block, blocks, section_of
 from ..probes.processes import ENGINE_TITLES, Process
-from ..values import Output
+from ..values import Finding, Output, Result
 from .base import Diagnosis, evidence_of, look, mapping, whole
 from .processes import listed, ours_of
 
@@ -63,6 +64,11 @@ def read(text: str, context: dict[str, Any]) -> Diagnosis:
         guard = GpuCount(is_=asked)
     verdict = judge(guard, evidence)
     judged = leased(evidence, table) if table and ours is not None else gpus
+    slowed = [gpu for gpu in judged if gpu.throttle is not None and gpu.throttle & SLOWED]
+    if slowed and verdict.result is not Result.FAIL:
+        saw = f"GPU {slowed[0].index} is slowed: {throttle_text(slowed[0].throttle or 0)}"
+        remedy = "what is measured now does not count: cool it, or raise the power limit"
+        verdict = failed(Finding.THROTTLED, saw, "no slowdown", remedy)
     dirty = [gpu for gpu in judged if clean.dirty(evidence, sections, gpu) is not None]
     blind = [gpu for gpu in judged if gpu.used_mib is None]
     shows = [*(table.errors[:2] if table else ()), *(gpu.uuid for gpu in dirty), *(gpu.uuid for gpu in blind)]
@@ -178,9 +184,12 @@ def _processes(
     """
     known = listed(parts.get("ps"))
     holders = {app.pid: app for app in (apps.apps if apps else ())}
-    rows = known or tuple(_process(app) for app in holders.values() if app.name is not None)
+    pids = {process.pid for process in known}
+    # A list may have been filtered; a name that could be looked up is a process of this namespace all the same.
+    named = (_process(app) for app in holders.values() if app.name is not None and app.pid not in pids)
+    rows = (*known, *named)
     if recorded:
-        ours, told = ours_of(rows, parts.get("ps"), recorded)
+        ours, told = ours_of(known, parts.get("ps"), recorded)
         if told:
             return rows, ours
     return rows, tuple(process for process in rows if process.living and process.title.startswith(ENGINE_TITLES))

@@ -11,13 +11,13 @@ import re2 as re
 
 from ..actions import Watch
 from ..evidence import Answer
-from ..guards import failed, judge, passed, unknown
+from ..guards import failed, judge, passed, unknown, waiting
 from ..guards.lifecycle import REMEDY, Ready
 from ..guards.load import Drafting
 from ..guards.output import degenerate
 from ..probes.pasted import Block, blocks
 from ..values import Finding, Result, Verdict
-from . import measured
+from . import logs, measured
 from .base import Diagnosis, evidence_of, mapping
 from .logs import MIN_ACCEPT_LEN, engine_of
 
@@ -26,6 +26,7 @@ _CODE = re.compile(r"-> *(\d{3})\b")
 _NONE = re.compile(r"(?i)-> *(?:000|timeout|timed out|no answer|hang|refused|connection refused|error|\(?none)")
 _HEALTH = re.compile(r"/(?:health|health_generate|v1/health|healthz|ready|ping)\b")
 _ANSWERS = re.compile(r"/(?:generate|completion|completions|chat/completions)\b")
+_TAILS = ("log_tail", "log", "server_log")
 _INFO = re.compile(r"/(?:get_)?(?:server_info|model_info)\b|/props\b|/v1/models\b")
 
 
@@ -71,7 +72,13 @@ def read(text: str, context: dict[str, Any]) -> Diagnosis:
     asked = exchanges(parts)
     argv = next((block.head for block in parts if block.name == "argv"), "")
     name = "llamacpp" if "llama" in argv or '"timings"' in text else engine_of(text)
-    checks = (_identity(asked, context), _healthy(name, parts, asked, context), _served(asked), _text(asked))
+    checks = (
+        _identity(asked, context),
+        _logged(parts, context),
+        _healthy(name, parts, asked, context),
+        _served(asked),
+        _text(asked),
+    )
     for found in checks:
         if found is not None and found[0].result is Result.FAIL:
             return Diagnosis(found[0], _parsed(name, asked), shows=found[1])
@@ -116,16 +123,28 @@ def _identity(asked: Sequence[Exchange], context: Mapping[str, Any]) -> Found | 
     return None
 
 
+def _logged(parts: Sequence[Block], context: Mapping[str, Any]) -> Found | None:
+    """Take what the log beside it says ended the server; anything else is judged together with the health checks."""
+    for block in parts:
+        if block.name in _TAILS and block.text.strip():
+            found = logs.read(block.text, {"engine_version": context.get("engine_version")})
+            if found.verdict.result is Result.FAIL:
+                return found.verdict, tuple(line.text for line in found.evidence)
+    return None
+
+
 def _healthy(name: str, parts: Sequence[Block], asked: Sequence[Exchange], context: Mapping[str, Any]) -> Found | None:
     """Judge the health checks together with the log that was taken at the same time."""
     checks = [exchange for exchange in asked if _HEALTH.search(exchange.path)]
-    tail = [block for block in parts if block.name in ("log_tail", "log", "server_log")]
+    tail = [block for block in parts if block.name in _TAILS]
     if not checks:
         return None
     if name == "llamacpp" and not tail:
         code = checks[-1].code
         if code == 200:
             return passed("health 200"), ()
+        if code == 503 and "Loading model" in checks[-1].body:
+            return waiting("health says 503: it is loading", "200"), (checks[-1].head,)
         return unknown(f"health says {code or 'nothing'}", "200"), (checks[-1].head,)
     watch: list[tuple[float, str]] = [(-1.0, "state LIVE 2 0 0")]
     now, stages = 0.0, str(context.get("state_before", ""))

@@ -73,7 +73,7 @@ def read_scan(found: LogScan, context: dict[str, Any]) -> Diagnosis:
     evidence = _evidence(name, texts, context)
     ended = context.get("process_rc") not in (None, 0) or _ended(texts)
     verdict, shows = _verdict(kind, evidence, start, texts, context, ended=ended)
-    causes = _causes(kind, texts, verdict)
+    causes = _useless(kind, start, texts) if verdict.finding is Finding.DRAFT_USELESS else _causes(kind, texts, verdict)
     parsed = _facts(kind, evidence, start, texts, context)
     blank = start.phase == "" and start.accept_len is None and not _asked(context)
     if blank and verdict.finding is None and verdict.result in (Result.PASS, Result.WAIT):
@@ -283,6 +283,29 @@ def lengths_of(texts: Sequence[str]) -> tuple[list[float], str]:
 
 
 # ---------------------------------------------------------------- causes and facts
+
+
+def _useless(kind: ServerKind, start: Startup, texts: tuple[str, ...]) -> tuple[Cause, ...]:
+    """Return why drafts may contribute nothing, the likeliest first: the number looks the same in every case."""
+    effective = kind.effective({}, texts)
+    values = effective.values if effective else {}
+    algorithm, path = str(values.get("speculative-algorithm", "")), str(values.get("speculative-draft-model-path", ""))
+    three = [name for name in (*start.models, path) if re.search(r"(?i)eagle-?_?3", name)]
+    mixed = "an EAGLE-3 draft under another algorithm: its hidden states are never captured"
+    causes = [
+        ("the draft was made for another target, or for another chat template or tokenizer", "check its training data"),
+        ("weights of the draft are missing or named otherwise (lm_head, d2t) and kept random values", "check its keys"),
+    ]
+    if three and algorithm in ("EAGLE", "NEXTN"):
+        causes.insert(0, (f"{algorithm} with {three[0]}: {mixed}", "use EAGLE3 for this draft"))
+    elif kind.name == "vllm" or not algorithm:
+        causes.insert(0, (f"the method does not fit the draft's architecture; {mixed}", "compare both"))
+    else:
+        causes.append((f"{algorithm} does not fit the draft's architecture", "read its config.json"))
+    lost = next((line for line in texts if "not found in params_dict" in line), "")
+    if lost:
+        causes.insert(0, (lost[:TEXT_MAX], "the checkpoint's keys do not fit this version"))
+    return tuple(Cause(str(Finding.DRAFT_USELESS), text, remedy) for text, remedy in causes)
 
 
 def _causes(kind: ServerKind, texts: Sequence[str], verdict: Verdict) -> tuple[Cause, ...]:

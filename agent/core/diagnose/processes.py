@@ -103,8 +103,8 @@ def ours_of(
         and recorded.get("pgid", process.pgid) == process.pgid
         and (len(window) != 2 or window[0] <= starts.get(process.pid, 0) <= window[1])
     )
-    told = any(process.sid or process.pgid for process in processes) or bool(named)
-    return ours, told
+    told = block is not None and any(process.sid or process.pgid for process in processes)
+    return ours, told or bool(named)
 
 
 def _leftovers(processes: tuple[Process, ...], main: Block, recorded: Mapping[str, Any]) -> Diagnosis:

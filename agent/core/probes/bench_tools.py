@@ -114,6 +114,7 @@ def result_of(found: Mapping[str, Any], requested: Mapping[str, Any]) -> Benchma
         e2e_ms_p50=measure(found.get("median_e2e_latency_ms")),
         e2e_ms_p99=measure(found.get("p99_e2e_latency_ms")),
         prompt_tokens=count(found.get("total_input_tokens")),
+        cached_tokens=count(found.get("total_cached_tokens", found.get("cached_tokens"))),
         draft_tokens=count(found.get("spec_decode_draft_tokens")),
         accepted_tokens=count(found.get("spec_decode_accepted_tokens")),
         drafts=count(found.get("spec_decode_num_drafts")),
