@@ -50,7 +50,7 @@ ag_log() { # [end]: reads the next piece of the log and prints the lines that ma
   [ $n -le 262144 ] || n=262144
   # A progress bar rewrites its line after a carriage return: each state of it counts as a line.
   ag_piece "$d/out" "$off" $n | tr '\000\r' ' \n' >"$w/piece"
-  grep -a -n -E -f "$w/patterns" "$w/piece" 2>/dev/null | cut -d: -f1 >"$w/matches"
+  grep -n -E -f "$w/patterns" "$w/piece" 2>/dev/null | cut -d: -f1 >"$w/matches"
   awk -v matches="$w/matches" -v count="$w/count" -v off="$off" -v n="$n" -v end="${1-}" '
     BEGIN { while ((getline k < matches) > 0) { want[k] = 1; total++ } }
     { size = length($0) + 1
@@ -96,7 +96,7 @@ ag_doctor() { # what the host lacks, one "missing TOOL" a line; then how it will
     command -v $t >/dev/null || echo "missing $t"
   done
   [ -r /proc/self/stat ] && [ -r /proc/uptime ] || echo "missing /proc"
-  setsid --fork true 2>/dev/null || echo "missing setsid --fork"
+  $ag_setsid --fork true 2>/dev/null || echo "missing setsid --fork"
   command -v curl >/dev/null || ag_python || echo "missing curl or python3"
   ag_base make || return
   echo "base $base"

@@ -55,6 +55,10 @@ ag_state() { # [DIGEST]
 }
 ag_status() { ag_base && ag_key "$1" && ag_state; } # KEY
 
+# By its path: some shells prefer an applet of their own, which knows no --fork. Nor would `setsid ... &` do: what a
+# shell starts so has interrupts ignored for good.
+ag_setsid=/usr/bin/setsid; [ -x $ag_setsid ] || ag_setsid=setsid
+
 ag_room() {
   set -- $(df -Pk "$base" | tail -n 1); ag_number "${4-}" || { echo "ERR space unknown"; return 74; }
   [ "$4" -ge 65536 ] || { echo "ERR space $4 KiB free in $base, 65536 wanted"; return 74; }
@@ -85,7 +89,7 @@ ag_start() { # KEY EPOCH DIGEST TOTAL LENGTH ROLE: on standard input, in base64,
   sync "$d/cmd" "$d/digest" "$d" "$base/runs" 2>/dev/null
   ag_group
   # The lock of the host is closed for the child alone: it is held until the child is there.
-  setsid --fork /bin/sh "$d/run" "$d" "$role" "$ag_path" "$ag_umask" "$ag_lc" "${AGENT_HOST_LOG_MAX:-1073741824}" \
+  $ag_setsid --fork /bin/sh "$d/run" "$d" "$role" "$ag_path" "$ag_umask" "$ag_lc" "${AGENT_HOST_LOG_MAX:-1073741824}" \
     7>&- 8>&- </dev/null >/dev/null 2>&1 || { echo "ERR setsid"; return 71; }
   exec 7>&- 8>&- 9>&-
   i=0; while [ ! -f "$d/sup" ] && [ ! -f "$d/exit" ] && [ $i -lt 250 ]; do sleep 0.02; i=$((i+1)); done
@@ -99,7 +103,8 @@ start; read -r b </proc/sys/kernel/random/boot_id; read -r u l </proc/uptime
 if [ "$role" = server ]; then e=$d/out; : >"$d/out"; else e=$d/err; : >"$d/out"; : >"$d/err"; fi
 printf "%s %s %s %s\n" "$p" "$t" "$b" "${u%.*}" >"$d/sup.t" && mv "$d/sup.t" "$d/sup" || exit 1
 # A log that runs away is emptied from its middle, at unchanged offsets, and never fills the disk.
-setsid --fork /bin/sh -s "$d" "$max" 9<"$d/alive" >/dev/null 2>&1 <<"J"
+s=/usr/bin/setsid; [ -x $s ] || s=setsid
+$s --fork /bin/sh -s "$d" "$max" 9<"$d/alive" >/dev/null 2>&1 <<"J"
 until flock -s -w 2 9; do for f in "$1/out" "$1/err"; do
   [ -f "$f" ] || continue
   set -- "$1" "$2" $(stat -c "%s %b" "$f"); [ $(($4*512)) -gt "$2" ] || continue
@@ -118,7 +123,7 @@ read -r u l </proc/uptime; printf "%-63s\n" "$rc ${u%.*}" 1<>"$d/exit.pre"; mv "
 [ ! -f "$d/group" ] || { read -r g <"$d/group" && rmdir "$g" && rmdir "${g%/*}"; } 2>/dev/null'
 
 ag_proven() { # sets e: who is in the job's group, and who carries the key in the environment
-  e=$(grep -lzxaF "AGENT_RUN_KEY=$key" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3 | tr '\n' ' ')
+  e=$(grep -lzxF "AGENT_RUN_KEY=$key" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3 | tr '\n' ' ')
   [ -f "$d/group" ] && read -r g <"$d/group" && [ -d "$g" ] || return 0
   e="$e $(find "$g" -name cgroup.procs -exec cat {} + 2>/dev/null | tr '\n' ' ')"
 }

@@ -65,6 +65,25 @@ def test_an_unsafe_folder_is_refused(base: Path, spoil: object) -> None:
     run(body())
 
 
+@root_only
+@pytest.mark.parametrize("kind", ["nfs", "fuseblk", "smb2", "v9fs"])
+def test_a_folder_on_a_network_file_system_is_refused(base: Path, kind: str) -> None:
+    """Locks there are not to be relied on. Told by `stat -f`, which is made to say so here."""
+    fake = base.parent / "stat"
+    fake.write_text(f"#!/bin/sh\necho {kind}\n")
+    fake.chmod(0o755)
+    mount = f'mount --bind {fake} {shutil.which("stat")}; exec sh -c "$0"'
+
+    async def body() -> None:
+        async with Way("local", None, base).open(acquire=False) as box:
+            box.hosts._hosts["box"] = LocalHost("box", login=("unshare", "-m", "sh", "-c", mount))
+            outcome = await box.do(Acquire(host="box", owner="me"))
+            assert isinstance(outcome, Refused)
+            assert outcome.text == f"ERR base {base} is on a network file system"
+
+    run(body())
+
+
 def test_a_missing_folder_is_made_and_closed_to_others(base: Path) -> None:
     """The first campaign on a host needs no preparation."""
 

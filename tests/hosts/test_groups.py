@@ -81,9 +81,10 @@ def test_an_ended_job_leaves_no_group(way: Way) -> None:
             await until(lambda: not (root / key).exists())
             lost, state = await box.start("sleep", "60")
             assert (root / lost).is_dir()
-            for pid in (state.pid, await box.main(lost)):
+            pids = (state.pid, await box.main(lost))
+            for pid in pids:
                 os.kill(pid, signal.SIGKILL)
-            await until(lambda: start_time(state.pid) is None)
+            await until(lambda: not any(start_time(pid) for pid in pids))
             await until(lambda: not (root / lost / "cgroup.procs").read_text())
             assert (await box.status(lost)).word == "LOST"
             assert not (root / lost).exists()
