@@ -150,7 +150,7 @@ def _counts(evidence: Evidence) -> list[tuple[float, int]]:
     for at, text in answer.parts if answer is not None else ():
         for line in text.split("\n"):
             word, _, number = line.partition(" ")
-            if word == "workers" and number.isdigit() and (not counts or counts[-1][1] != int(number)):
+            if word == "workers" and number.isdecimal() and (not counts or counts[-1][1] != int(number)):
                 counts.append((at, int(number)))
     return counts
 

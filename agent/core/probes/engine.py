@@ -79,7 +79,7 @@ def read_engine(result: SectionResult | None) -> EngineFacts | None:
         python=words["python"],
         source="" if words.get("source") in (None, "-", "None") else words["source"],
         commit=commit if re.fullmatch(r"[0-9a-f]{40,64}", commit) else "",
-        changes=int(changes) if changes.isdigit() else None,
+        changes=int(changes) if changes.isdecimal() else None,
         driver=words.get("driver", ""),
     )
 

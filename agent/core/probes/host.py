@@ -82,8 +82,8 @@ def read_host(result: SectionResult | None) -> HostFacts | None:
         kernel=words.get("kernel", ""),
         boot=words["boot"],
         uptime_s=float(uptime) if re.fullmatch(r"\d+\.\d+", uptime) else None,
-        cpus=int(cpus) if cpus.isdigit() else None,
-        hz=int(words["hz"]) if words.get("hz", "").isdigit() else 100,
+        cpus=int(cpus) if cpus.isdecimal() else None,
+        hz=int(words["hz"]) if words.get("hz", "").isdecimal() else 100,
         user=words.get("user", ""),
         pidns=words.get("pidns", ""),
         driver=words.get("driver", ""),
@@ -129,13 +129,13 @@ def read_memory(result: SectionResult | None) -> dict[str, int] | None:
     found: dict[str, int] = {}
     for key in ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree", "Shmem"):
         value = words.get(key, "").removesuffix(" kB")
-        if value.isdigit():
+        if value.isdecimal():
             found[key] = int(value)
     for line in result.out.split("\n"):
         match line.split():
-            case ["memory.max", value] if value.isdigit():
+            case ["memory.max", value] if value.isdecimal():
                 found["limit"] = int(value)
-            case ["memory.events", "oom_kill", value] if value.isdigit():
+            case ["memory.events", "oom_kill", value] if value.isdecimal():
                 found["oom_kill"] = int(value)
     return found or None
 

@@ -64,6 +64,6 @@ def read_http(result: SectionResult | None) -> tuple[int, str] | None:
     if result is None or result.status is None:
         return None
     body, mark, code = result.out.rstrip("\n").rpartition("HTTP ")
-    if not mark or not code.isdigit() or len(code) != 3 or (body and not body.endswith("\n")):
+    if not mark or not code.isdecimal() or len(code) != 3 or (body and not body.endswith("\n")):
         return None
     return int(code), body.removesuffix("\n")

@@ -68,7 +68,7 @@ def _read_ss(lines: Iterable[str]) -> tuple[Listener, ...] | None:
             continue
         words = line.split(None, 5)
         address, _, port = words[3].rpartition(":") if len(words) >= 5 else ("", "", "")
-        if not port.isdigit():
+        if not port.isdecimal():
             return None
         users = words[5].strip() if len(words) > 5 else ""
         pids = tuple(sorted({int(pid) for pid in _PID.findall(users)})) if _USERS.fullmatch(users) else None
@@ -80,7 +80,7 @@ def _read_proc(rows: Iterable[str], fds: Iterable[str]) -> tuple[Listener, ...] 
     owners: dict[str, set[int]] = {}
     for line in fds:
         pid, _, link = line.partition(" ")
-        if pid.isdigit():
+        if pid.isdecimal():
             owners.setdefault(link.removeprefix("socket:[").removesuffix("]"), set()).add(int(pid))
     found = []
     for row in rows:

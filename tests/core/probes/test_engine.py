@@ -130,7 +130,20 @@ def test_events_of_the_driver() -> None:
     assert health.read_xids(SectionResult(status=0, out="=hidden\n")) is None
 
 
-PIECES = ["=end", "=absent", "=shard a", "package x 1", "python 3", "=tool docker", '{"id": 1}', "{", "index, a"]
+PIECES = [
+    "changes ²",
+    "²",
+    "=end ²",
+    "=end",
+    "=absent",
+    "=shard a",
+    "package x 1",
+    "python 3",
+    "=tool docker",
+    '{"id": 1}',
+    "{",
+    "index, a",
+]
 TEXT = st.one_of(st.text(), st.lists(st.sampled_from(PIECES) | st.text(max_size=20), max_size=10).map("\n".join))
 
 

@@ -46,6 +46,8 @@ PIECES += [
     "{",
     '"',
     "\x1b[",
+    "² (x) S ² ² ² ² ² ²",
+    "²",
 ]
 TEXT = st.one_of(st.text(), st.lists(st.sampled_from(PIECES) | st.text(max_size=20), max_size=12).map("\n".join))
 TEXT = TEXT.map(lambda text: text.encode("utf-8", "backslashreplace").decode())
@@ -95,3 +97,19 @@ def test_what_is_quoted_arrives_as_one_literal_word(words: list[str]) -> None:
         assert section.name.isprintable()
         checked = subprocess.run(["dash", "-n", "-c", section.command], capture_output=True, check=False)
         assert (checked.returncode, checked.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("sign", ["²", "①", "٣", "−1", "１"])
+def test_signs_that_only_look_like_digits_do_not_make_a_reader_raise(sign: str) -> None:
+    """Python calls some of them digits and cannot make a number of them."""
+    texts = [sign, f"{sign}, GPU-a, {sign}", f"GPU-a, {sign}, python, {sign}", f"=stat\n{sign} (x) S {sign}\n=end"]
+    texts += [
+        f"=file {sign} {'0' * 64}\n\n=end",
+        f"oom_kill {sign}\nmemory.max {sign}\n=end",
+        f"x\nHTTP {sign}{sign}{sign}",
+    ]
+    for text in texts:
+        for reader in READERS:
+            reader(SectionResult(status=0, out=f"index, uuid, memory.used\n{text}"))
+            reader(SectionResult(status=0, out=text))
+        read_ps(f"{sign} {sign} x", ("pid", "ppid", "args"))
