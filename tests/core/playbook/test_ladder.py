@@ -60,7 +60,7 @@ def test_the_ladder_is_sound() -> None:
     assert tuple(state.name for state in states) == ladder.NAMES
     table = Machine(plan(HEAD))
     assert table.step("finally", "leave", {}) == "done"
-    assert table.step("launch", "timeout", {}) == "decide"
+    assert table.step("launch", "timeout", {}) == "hold"
 
 
 def test_every_word_of_the_ladder_is_in_the_language() -> None:
