@@ -69,9 +69,9 @@ def read_watch(parts: Iterable[tuple[float, str]]) -> WatchFacts:
             word, _, rest = line.partition(" ")
             if word == "state":
                 state = read_job_state(rest)
-            elif word == "health" and rest.isdigit():
+            elif word == "health" and rest.isdecimal():
                 health.append((at, int(rest)))
-            elif word == "workers" and rest.isdigit():
+            elif word == "workers" and rest.isdecimal():
                 workers = int(rest)
                 most = max(most, workers)
             elif word == "log":

@@ -119,7 +119,7 @@ def read_sections(text: str) -> Mapping[str, SectionResult]:
             results[name] = SectionResult(status=None, out=out)
         elif name and head.startswith(f"end {name} rc="):
             status = head.rsplit("=", 1)[1]
-            results[name] = SectionResult(status=int(status) if status.isdigit() else None, out=out)
+            results[name] = SectionResult(status=int(status) if status.isdecimal() else None, out=out)
             name = ""
     return results
 
