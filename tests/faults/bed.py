@@ -102,12 +102,18 @@ class Bed(Tiny):
         """Return the bodies of the entries of one kind, oldest first."""
         if not (self.runs.exists() and list(self.runs.glob("*/journal.db"))):
             return []
-        with contextlib.closing(sqlite3.connect(f"file:{self.run()}/journal.db?mode=ro", uri=True)) as journal:
+        for last in (*[False] * 40, True):
             try:
-                rows = journal.execute("SELECT body FROM event WHERE kind = ? ORDER BY seq", (kind,)).fetchall()
-            except sqlite3.Error:  # killed before it had tables
-                rows = []
-        return [json.loads(body) for (body,) in rows]
+                with contextlib.closing(sqlite3.connect(f"file:{self.run()}/journal.db?mode=ro", uri=True)) as journal:
+                    rows = journal.execute("SELECT body FROM event WHERE kind = ? ORDER BY seq", (kind,)).fetchall()
+                return [json.loads(body) for (body,) in rows]
+            except sqlite3.Error as error:
+                if "no such table" in str(error):  # killed before it had any
+                    return []
+                if last:
+                    raise
+                time.sleep(0.05)
+        raise AssertionError
 
     def reached(self, state: str) -> bool:
         """Whether the campaign is in a state now."""
