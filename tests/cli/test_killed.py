@@ -34,14 +34,20 @@ def finish(tiny: Tiny, most: int = 60) -> subprocess.CompletedProcess[str]:
     raise AssertionError(done.stdout + done.stderr)
 
 
+def opened(tiny: Tiny) -> bool:
+    """Whether there is a run that got as far as its opening entry; before that, a user just runs again."""
+    done = tiny.agent("status", "last")
+    return done.returncode == 0 and "nothing was recorded" not in done.stdout
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_sigkill_at_random_moments(tmp_path: Path, seed: int) -> None:
     """P1, P2, P4: each key takes effect once, one server at a time, the decision is that of a run left alone."""
-    tiny, rng = make(tmp_path), random.Random(seed)
+    tiny, rng = make(tmp_path, sweep="[400]"), random.Random(seed)
     process = tiny.start("run", str(tiny.playbook), "--plain")
     kills = 0
-    while kills < 12:
-        time.sleep(rng.uniform(0.4, 2.2))
+    while kills < 8:
+        time.sleep(rng.uniform(0.6, 2.4))
         if process.poll() is not None:
             if process.returncode in (0, 1, 6):
                 break
@@ -50,7 +56,7 @@ def test_sigkill_at_random_moments(tmp_path: Path, seed: int) -> None:
             process.wait()
             kills += 1
         assert len(listening(tiny.port)) <= 1
-        if tiny.runs.exists() and list(tiny.runs.glob("*/journal.db")):
+        if opened(tiny):
             process = tiny.start("resume", "last", "--plain")
         else:
             process = tiny.start("run", str(tiny.playbook), "--plain")
@@ -58,11 +64,11 @@ def test_sigkill_at_random_moments(tmp_path: Path, seed: int) -> None:
         process.wait(120)
     done = finish(tiny)
     assert done.returncode == 0, done.stdout
-    assert kills >= 5
+    assert kills >= 4
     effects = Counter(tiny.effects())
     assert max(effects.values()) == 1, effects
     assert not listening(tiny.port)
-    run = max(tiny.runs.iterdir())
+    run = max(path for path in tiny.runs.iterdir() if (path / "journal.db").exists())
     show = json.loads(tiny.agent("show", run.name, "--json").stdout)
     assert show["decision"]["word"] == "goal met"
     trials = [row["trial"] for row in show["trials"]]
@@ -73,7 +79,7 @@ def test_sigkill_at_random_moments(tmp_path: Path, seed: int) -> None:
     with sqlite3.connect(f"file:{run}/journal.db?mode=ro", uri=True) as journal:
         kinds = dict(journal.execute("SELECT kind, count(*) FROM event GROUP BY kind"))
     assert kinds["opened"] == 1
-    assert kinds["resumed"] >= 3
+    assert kinds["resumed"] >= 2
 
 
 def test_ctrl_c_leaves_the_server_and_says_how_to_go_on(tmp_path: Path) -> None:

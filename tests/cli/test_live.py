@@ -229,20 +229,21 @@ def test_the_operator_is_asked_with_the_view_out_of_the_way(monkeypatch: pytest.
         def isatty(self) -> bool:
             return True
 
-    def answer(question: str) -> str:
-        told.append(question)
+    async def answer() -> str:
+        told.append("asked")
         if len(told) > 4:
             raise EOFError
-        return "yes"
+        return "yes\n"
 
     monkeypatch.setattr(sys, "stdin", Tty())
     monkeypatch.setattr(sys, "stdout", Tty())
-    monkeypatch.setattr("builtins.input", answer)
+    monkeypatch.setattr("agent.cli.session.read_line", answer)
     session = object.__new__(Session)
     session.display = Told()
     action = Ask(question="End it?", lines=("pid 1 \x1b[2J",), digest="d")
     assert asyncio.run(session._ask(action)) is True
-    assert told == ["pause", "\n    pid 1 \\x1b[2J", "End it? [yes/no] ", "unpause"]
+    assert told == ["pause", "\n    pid 1 \\x1b[2J", "asked", "unpause"]
+    assert sys.stdout.getvalue() == "End it? [yes/no] "  # type: ignore[attr-defined]
     with pytest.raises(EOFError):
         asyncio.run(session._ask(action))
     assert told[-1] == "unpause"

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.real
 REPLACES = "  replaces: {{argv: [tiny_server.py], port: {port}, expect: 1}}\n"
 
 
-def by_hand(tiny: Tiny, *words: str) -> subprocess.Popen[bytes]:
+def by_hand(tiny: Tiny, program: str = "tiny_server.py") -> subprocess.Popen[bytes]:
     """Start the server as a person would, in a session of its own, with a variable of its own."""
-    command = ["python3", "tiny_server.py", "--port", str(tiny.port), "--speed", "111", *words]
+    command = ["python3", program, "--port", str(tiny.port), "--speed", "111"]
     env = os.environ | {"BY_HAND": "yes and = more\nlines"}
     process = subprocess.Popen(command, cwd=tiny.folder, env=env, start_new_session=True)
     deadline = time.monotonic() + 10
@@ -91,12 +91,14 @@ def test_without_a_yes_nothing_is_signalled(tmp_path: Path) -> None:
 def test_more_than_expected_is_refused(tmp_path: Path) -> None:
     """B19: two processes match where one was expected; nothing is sent even with --yes."""
     tiny = replacing(tmp_path, "finally: stop\n")
+    program = f"own{tiny.port}.py"  # a name that no other test's processes have
+    (tmp_path / "tiny_server.py").rename(tmp_path / program)
     text = tiny.playbook.read_text().replace(
-        f"argv: [tiny_server.py], port: {tiny.port}", "argv: [tiny_server.py], user: root"
+        f"argv: [tiny_server.py], port: {tiny.port}", f"argv: [{program}], user: root"
     )
     tiny.playbook.write_text(text)
-    first = by_hand(tiny)
-    second = subprocess.Popen(["python3", "tiny_server.py", "--port", "0", "--speed", "111"], cwd=tmp_path)
+    first = by_hand(tiny, program=program)
+    second = subprocess.Popen(["python3", program, "--port", "0", "--speed", "111"], cwd=tmp_path)
     try:
         held = tiny.agent("run", str(tiny.playbook), "--plain", "--yes")
         assert held.returncode == 3, held.stdout

@@ -222,7 +222,10 @@ def test_a_careless_kill_ends_nothing_outside(empty: Lab) -> None:
 def test_two_boxes_use_the_same_port_beside_each_other(make: Make) -> None:
     """Two boxes use the same port beside each other."""
     first, second = make(), make()
-    serve = "python3 -m http.server 8000 >/dev/null 2>&1 </dev/null & sleep 0.3; ss -Hltn 'sport = :8000' | wc -l"
+    serve = (
+        "python3 -m http.server 8000 >/dev/null 2>&1 </dev/null & "
+        "for _ in $(seq 100); do n=$(ss -Hltn 'sport = :8000' | wc -l); [ $n = 1 ] && break; sleep 0.1; done; echo $n"
+    )
     assert first.sh(serve).strip() == "1"
     assert second.sh(serve).strip() == "1"
     with socket.socket() as probe:

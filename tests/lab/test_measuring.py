@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,14 @@ PLAYBOOKS = Path(__file__).parents[2] / "playbooks"
 BENCH = "--port 8000 --api sglang --flush --unique-prefix --output-tokens 128 --requests 4"
 
 
+def carried(lab: Any, script: Path) -> Path:
+    """Put a script where the box sees it: of this checkout it need not see anything."""
+    return Path(shutil.copy(script, Path(lab.box.info.folder) / script.name))
+
+
 def bench(lab: Lab, words: str = BENCH, script: Path = SCRIPTS / "bench.py") -> BenchmarkResult:
     """Run a benchmark in the box."""
-    text = lab.sh(f"AGENT_URL=http://127.0.0.1:8000 python3 -I {script} {words}")
+    text = lab.sh(f"AGENT_URL=http://127.0.0.1:8000 python3 -I {carried(lab, script)} {words}")
     found = read_benchmark(text)
     assert found is not None, text
     return found
@@ -69,8 +75,9 @@ def test_the_playbooks_own_benchmark(found: Lab) -> None:
 
 def test_the_playbooks_soak(found: Lab) -> None:
     """Every request ends as it should; where nobody answers, it fails and says why."""
-    assert "60 requests, 0 failed" in found.sh(f"python3 -I {PLAYBOOKS / 'soak.py'} --requests 60")
-    status, text = found.status(f"AGENT_URL=http://127.0.0.1:9 python3 -I {PLAYBOOKS / 'soak.py'} --requests 3")
+    soak = carried(found, PLAYBOOKS / "soak.py")
+    assert "60 requests, 0 failed" in found.sh(f"python3 -I {soak} --requests 60")
+    status, text = found.status(f"AGENT_URL=http://127.0.0.1:9 python3 -I {soak} --requests 3")
     assert status == 1
     assert "3 requests, 3 failed" in text
 
@@ -80,7 +87,9 @@ def test_the_profile_is_the_phases_of_a_cycle(found: Lab) -> None:
     pid = re.search(r"\d+", found.sh("pgrep -f '[l]aunch_server' | head -n 1"))
     assert pid is not None
     began = time.monotonic()
-    text = found.sh(f"python3 -I {SCRIPTS / 'profile.py'} --pid {pid[0]} --port 8000 --method engine --api sglang")
+    text = found.sh(
+        f"python3 -I {carried(found, SCRIPTS / 'profile.py')} --pid {pid[0]} --port 8000 --method engine --api sglang"
+    )
     assert time.monotonic() - began < 5
     profile = read_profile(text)
     assert profile is not None
@@ -96,7 +105,7 @@ def test_without_speculation_it_decodes(make: Make) -> None:
     """Other phases, and the stage that waits for `target_verify` is not run."""
     lab: Any = make(time_scale=4000)
     lab.launch(FLAGS)
-    text = lab.sh(f"python3 -I {SCRIPTS / 'profile.py'} --pid 1 --port 8000 --method engine --api sglang")
+    text = lab.sh(f"python3 -I {carried(lab, SCRIPTS / 'profile.py')} --pid 1 --port 8000 --method engine --api sglang")
     profile = read_profile(text)
     assert profile is not None
     assert set(profile.shares) == {"decode", "sampling", "idle"}

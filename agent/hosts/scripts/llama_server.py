@@ -249,10 +249,10 @@ def serve(options: argparse.Namespace) -> int:
     build = engine.BUILD_INFO
     say(f"build: xllamacpp {engine.__version__} with {build['compiler']} for {build['build_target']}")
     server = engine.Server(parameters(engine, options))
-    say(f"main: server is listening on {server.listening_address}")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    say(f"main: server is listening on {server.listening_address}")
     stop.wait()
     say("main: cleaning up before exit...")
     # The engine's threads may be in the middle of a token; there is nothing to save, so do not wait for them.
