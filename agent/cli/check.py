@@ -108,6 +108,8 @@ def summary(plan: Plan) -> str:
 def read_playbook(path: Path) -> bytes:
     """Return a playbook's bytes; PlaybookError when it is not a file that only its owner can change."""
     try:
+        if path.exists() and not path.is_file():
+            raise _refused(path, "E_FILE", "not a file", "name a playbook")  # before a FIFO is waited for
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):

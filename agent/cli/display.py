@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 from typing import IO, Any, Protocol
 
@@ -44,6 +46,15 @@ class Display(Protocol):
         """Give the terminal back."""
 
 
+def write(line: str, out: IO[str]) -> None:
+    """Print a line; that nobody can read it (a closed pipe, a full disk) is no reason to end a campaign."""
+    try:
+        print(line, file=out, flush=True)
+    except OSError:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+
+
 class PlainLines:
     """One line for each thing that matters."""
 
@@ -52,7 +63,7 @@ class PlainLines:
 
     def say(self, text: str) -> None:
         """See Display."""
-        print(safe(text), file=self._out, flush=True)
+        write(safe(text), self._out)
 
     def show(self, entry: Entry, campaign: Campaign, *, live: bool) -> None:
         """See Display."""
@@ -77,12 +88,12 @@ class JsonLines:
 
     def say(self, text: str) -> None:
         """See Display."""
-        print(json.dumps({"say": text}), file=self._out, flush=True)
+        write(json.dumps({"say": text}), self._out)
 
     def show(self, entry: Entry, campaign: Campaign, *, live: bool) -> None:
         """See Display."""
         if live:
-            print(json.dumps(entry_json(entry, campaign)), file=self._out, flush=True)
+            write(json.dumps(entry_json(entry, campaign)), self._out)
 
     def pause(self) -> None:
         """See Display."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 
@@ -49,6 +50,9 @@ def main(argv: list[str] | None = None) -> int:
         parser().print_help()
         return 2
     args = parser().parse_args(words)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that knows no ─ ends nothing
     from agent.errors import AgentError, Exit  # after parsing: `--help` must not pay for it
 
     try:
@@ -64,6 +68,11 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return int(Exit.INTERRUPTED)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"E_OS: {where}{error.strerror or error}", file=sys.stderr)
+        print("    see whether that place exists and can be written", file=sys.stderr)
+        return int(Exit.JOURNAL)
     except Exception:
         # A defect of ours is not "finished, goal not met", which is what Python's own exit code would say.
         import traceback

@@ -86,7 +86,11 @@ def standing(journal: Journal) -> tuple[Opened, int, str]:
         elif isinstance(event, Moved):
             state = event.state
     if opened is None:
-        raise JournalError(f"{journal.path} has no opening entry", "nothing was started; begin anew with `agent run`")
+        raise JournalError(
+            f"{journal.path} has no opening entry",
+            "a run that was killed at once has none: begin anew with `agent run`. If it had begun (`agent audit` knows "
+            "by its anchors), its -wal file is missing: put it back before anything else, a server may be running",
+        )
     return opened, last_ns, state
 
 

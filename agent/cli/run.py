@@ -64,6 +64,7 @@ def main(args: argparse.Namespace) -> int:
     if spec is None:
         session.reach(plan, campaign, ssh_config)
         secret.resolve(plan)  # before there is a run that would stop for want of one
+    secret.campaign_key(campaign)  # what cannot be written is found out before a lab or a run is there
     run = folder.create(args.runs, plan.name, campaign)
     if spec is not None:
         ssh_config = rehearsal.begin(run, spec)

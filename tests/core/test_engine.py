@@ -20,6 +20,7 @@ from agent.core.events import (
     Resumed,
     Stop,
 )
+from agent.core.ladder import read_guard
 from agent.core.observations import Lost, Refused
 from agent.core.values import Output
 from agent.engine import Clock, Ledger, ReplayMismatch, World, drive
@@ -271,6 +272,25 @@ def test_a_busy_host_holds_before_anything_is_touched() -> None:
     assert campaign.visit is not None
     assert campaign.visit.state == "hold"
     assert {action.do for _, action in box.asked} == {"acquire"}
+
+
+def test_a_stop_of_a_held_run_ends_what_is_ours_whoever_else_is_there() -> None:
+    """Held by a guard on the host that will not pass: the order still ends the run, and touches nobody."""
+    states = tuple(
+        state.model_copy(update={"guards": (read_guard({"guard": "port_free"}),)})
+        if state.name == "verify-clean"
+        else state
+        for state in plan().states
+    )
+    journal, box, clock = MemoryJournal(), Box(), FastClock()
+    held = run(journal, box, opened(states=states), clock)
+    assert held.visit is not None
+    assert held.visit.state == "hold", "the scripted box shows no sockets: unknown is not clean"
+    campaign = run(journal, box, Resumed(), clock, Instructed(order=Stop(), by="test"))
+    assert campaign.visit is not None
+    assert campaign.visit.state == "done"
+    assert not any(action.do == "signal" for _, action in box.asked)
+    replay(journal)
 
 
 def test_a_stop_that_cannot_be_carried_out_rests_again() -> None:

@@ -144,7 +144,9 @@ def _verdicts(context: Context, state: State, step: Step) -> dict[str, Verdict]:
     """Judge every guard on what is known; worked out once for each new fact."""
     visit = context.visit
     if visit.judged_at != visit.facts:
-        guards = named(state.guards)
+        # An order to stop ends what is ours; who else is on the host is then no longer our affair.
+        last = context.campaign.stopping and "clean" in state.do
+        guards = named(state.guards) if not last else {}
         if state.name == context.campaign.machine.first:
             guards |= {f"assumption {name}": guard for name, guard in context.campaign.plan.assumptions.items()}
         visit.judged = {name: judge(guard, context.evidence) for name, guard in guards.items()} if visit.facts else {}
@@ -187,8 +189,8 @@ def _outcome(context: Context, state: State, step: Step, verdicts: dict[str, Ver
     rounds = len(context.visit.of("pause"))
     if "clean" in state.do and rounds < UNKNOWN_ROUNDS:
         return None, ""
-    name, verdict = next((name, verdict) for name, verdict in verdicts.items() if verdict.result is Result.UNKNOWN)
-    return _retry(context, state, "unknown"), f"{name}: {verdict.saw}"
+    unclear = [f"{name}: {verdict.saw}" for name, verdict in verdicts.items() if verdict.result is Result.UNKNOWN]
+    return _retry(context, state, "unknown"), unclear[0] if unclear else "nothing was judged"
 
 
 def _retry(context: Context, state: State, outcome: str) -> str:

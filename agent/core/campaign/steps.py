@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..guards import failed, unknown
+from ..guards import failed, passed, unknown, waiting
 from ..observations import Refused
 from ..values import Finding
 from .common import Context, Step, known, lease_of, look_action, owned_action, poll, probe_action, sure
@@ -36,7 +36,27 @@ def do_probe(context: Context) -> Step:
 def do_clean(context: Context) -> Step:
     """Look at the host again and again; the guards say when it is clean."""
     look = look_action(context, "gpus", "gpu_apps", "processes", "sockets", "host")
+    if context.campaign.stopping:
+        return _ours_gone(context)
     return poll(context, ("probe", look), ("owned", owned_action(context)))
+
+
+def _ours_gone(context: Context) -> Step:
+    """After an order to stop: show that nothing of this run's lives, and ask for no more than that."""
+    step = poll(context, ("owned", owned_action(context)))
+    if not step.done:
+        return step
+    if not context.visit.of("owned"):
+        step.verdict = passed("this run started nothing that may live")
+        return step
+    text = answer.text() if (answer := context.evidence.latest("owned")) else None
+    if text is None:
+        step.verdict = unknown("what lives of this run is not known", "nothing", Finding.LOST)
+    elif text.strip():
+        step.verdict = waiting(f"{len(text.strip().splitlines())} processes of this run still live", "none")
+    else:
+        step.verdict = passed("nothing of this run lives")
+    return step
 
 
 def do_nothing(context: Context) -> Step:
