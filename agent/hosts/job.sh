@@ -37,6 +37,7 @@ ag_ungroup() { # takes the group away once nothing is left in it
 }
 ag_exited() {
   [ -f "$d/exit" ] || return 1
+  ag_ungroup
   read -r rc at _ <"$d/exit" && ag_number "$rc" && ag_number "$at" && echo "EXITED $rc $at" || echo "UNKNOWN exit"
 }
 ag_state() { # [DIGEST]
@@ -110,6 +111,9 @@ until flock -s -w 2 9; do for f in "$1/out" "$1/err"; do
   set -- "$1" "$2" $(stat -c "%s %b" "$f"); [ $(($4*512)) -gt "$2" ] || continue
   fallocate -p -o 1048576 -l $(($3-$2/2-1048576)) "$f" || : >"$f"
 done; done
+# The job is over. The kernel may count the dead as members of its group for a moment more.
+exec 9<&-; [ -f "$1/group" ] && read -r g <"$1/group" || exit 0
+for i in 1 2 3 4 5 6 7 8; do rmdir "$g"; [ -d "$g" ] || break; sleep 0.1; done; rmdir "${g%/*}"
 J
 ( start; printf "%s %s\n" "$p" "$t" >"$d/main.t" && mv "$d/main.t" "$d/main"
   [ ! -f "$d/group" ] || { read -r g <"$d/group" && echo "$p" >"$g/cgroup.procs"; } 2>/dev/null
@@ -119,8 +123,7 @@ J
   if [ "$role" = server ]; then cd "${HOME:-/}" || cd /; else cd "$d"; fi
   unset AGENT_HOST_BASE; umask "$umask"; PATH=$path; exec /bin/sh "$d/cmd"
 ) >>"$d/out" 2>>"$e" </dev/null; rc=$?
-read -r u l </proc/uptime; printf "%-63s\n" "$rc ${u%.*}" 1<>"$d/exit.pre"; mv "$d/exit.pre" "$d/exit"
-[ ! -f "$d/group" ] || { read -r g <"$d/group" && rmdir "$g" && rmdir "${g%/*}"; } 2>/dev/null'
+read -r u l </proc/uptime; printf "%-63s\n" "$rc ${u%.*}" 1<>"$d/exit.pre"; mv "$d/exit.pre" "$d/exit"'
 
 ag_proven() { # sets e: who is in the job's group, and who carries the key in the environment
   e=$(grep -lzxF "AGENT_RUN_KEY=$key" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3 | tr '\n' ' ')

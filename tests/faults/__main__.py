@@ -84,7 +84,7 @@ def attached(folder: Path, scale: float) -> list[Row]:
             times.append(time.monotonic() - began)
         process.kill()
         process.wait()
-        assert bed.agent("stop", "last", "--plain").returncode == 0, bed.said()
+        assert bed.agent("stop", bed.run().name, "--plain").returncode == 0, bed.said()
     return [("time to re-attach, median and worst", f"{statistics.median(times):.2f} s, {max(times):.2f} s")]
 
 

@@ -71,7 +71,7 @@ class Bed(Tiny):
     def begin(self, **knobs: str) -> subprocess.Popen[bytes]:
         """Start the campaign, or go on with it where there is one; one without an opening entry never began."""
         if self.events("opened"):
-            return self.start("resume", "last", "--plain", **knobs)
+            return self.start("resume", self.run().name, "--plain", **knobs)
         return self.start("run", str(self.playbook), "--plain", **knobs)
 
     def finish(self, process: subprocess.Popen[bytes] | None = None, most: int = 12, *, same: bool = True) -> None:
@@ -96,17 +96,22 @@ class Bed(Tiny):
         return shown
 
     def run(self) -> Path:
-        return max(path.parent for path in self.runs.glob("*/journal.db"))
+        """Return the run that was opened; one that was killed before that is none."""
+        runs = sorted(path.parent for path in self.runs.glob("*/journal.db"))
+        return next((run for run in runs if self._bodies(run, "opened")), runs[-1])
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """Return the bodies of the entries of one kind, oldest first."""
         if not (self.runs.exists() and list(self.runs.glob("*/journal.db"))):
             return []
+        return [json.loads(body) for body in self._bodies(self.run(), kind)]
+
+    def _bodies(self, run: Path, kind: str) -> list[bytes]:
         for last in (*[False] * 40, True):
             try:
-                with contextlib.closing(sqlite3.connect(f"file:{self.run()}/journal.db?mode=ro", uri=True)) as journal:
+                with contextlib.closing(sqlite3.connect(f"file:{run}/journal.db?mode=ro", uri=True)) as journal:
                     rows = journal.execute("SELECT body FROM event WHERE kind = ? ORDER BY seq", (kind,)).fetchall()
-                return [json.loads(body) for (body,) in rows]
+                return [body for (body,) in rows]
             except sqlite3.Error as error:
                 if "no such table" in str(error):  # killed before it had any
                     return []
@@ -244,6 +249,8 @@ def check(bed: Bed, *, quiet: bool = True) -> None:
         assert bed.left() == [], "something was left running"
         groups = [Path(path.read_text().strip()) for path in (job / "group" for job in bed.jobs()) if path.exists()]
         wait_for(lambda: not [group for group in groups if _members(group)], 3, "an empty group for each job")
+        ended = [group for group in groups if (bed.base / "runs" / group.name / "exit").exists()]
+        wait_for(lambda: not [group for group in ended if group.exists()], 5, "the end of each group")
 
 
 def _members(group: Path) -> list[str]:
