@@ -62,7 +62,7 @@ async def resets(server: Sshd, bed: Bed, rng: random.Random, *, longest_s: float
 
 
 def test_f7_connections_reset_all_the_time(server: Sshd, tmp_path: Path) -> None:
-    """Reset again and again in one campaign: questions are asked again, nothing is done again, the decision is the same."""
+    """Reset again and again: questions are asked again, nothing is done again, the decision is the same."""
     with guarded(over_ssh(tmp_path, server.base, server.config)) as bed:
         cuts = asyncio.run(resets(server, bed, random.Random(5), most=12))
         assert cuts >= 3
