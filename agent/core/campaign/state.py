@@ -323,7 +323,7 @@ def _request(campaign: Campaign, event: Requested) -> None:
             for old in campaign.visit.answers:
                 old.superseded = old.superseded or old.request == action.again
         if answer.role == "start" and campaign.launch is not None:
-            campaign.launch.asked_s = campaign.now
+            campaign.launch.asked_s, campaign.launch.gone = campaign.now, False
             if action.key not in campaign.launch.keys:
                 campaign.launch.keys.append(action.key)
 
