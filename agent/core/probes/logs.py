@@ -6,7 +6,7 @@ Engines change their formats between versions, so nothing here expects a whole l
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 LINE_MAX = 64 * 1024
@@ -88,9 +88,9 @@ def literal(text: str) -> Any:
     return text
 
 
-def split_top(text: str) -> list[str]:
-    """Split at commas that stand in no bracket and no quotes."""
-    parts, depth, start, quote, skip = [], 0, 0, "", False
+def _outside_quotes(text: str) -> Iterator[tuple[int, str, int]]:
+    """Yield each sign that stands in no quotes: its place, the sign, and how many brackets are open after it."""
+    depth, quote, skip = 0, "", False
     for place, sign in enumerate(text):
         if skip:
             skip = False
@@ -99,11 +99,16 @@ def split_top(text: str) -> list[str]:
             quote = "" if sign == quote else quote
         elif sign in "'\"":
             quote = sign
-        elif sign in "([{":
-            depth += 1
-        elif sign in ")]}":
-            depth -= 1
-        elif sign == "," and depth == 0:
+        else:
+            depth += (sign in "([{") - (sign in ")]}")
+            yield place, sign, depth
+
+
+def split_top(text: str) -> list[str]:
+    """Split at commas that stand in no bracket and no quotes."""
+    parts, start = [], 0
+    for place, sign, depth in _outside_quotes(text):
+        if sign == "," and depth == 0:
             parts.append(text[start:place])
             start = place + 1
     return [*parts, text[start:]]
@@ -125,21 +130,9 @@ def inside(line: str, opening: str) -> str | None:
     if place < 0:
         return None
     text = line[place + len(opening) :][:LINE_MAX]
-    depth, quote, skip = 1, "", False
-    for index, sign in enumerate(text):
-        if skip:
-            skip = False
-        elif quote:
-            skip = sign == "\\"
-            quote = "" if sign == quote else quote
-        elif sign in "'\"":
-            quote = sign
-        elif sign in "([{":
-            depth += 1
-        elif sign in ")]}":
-            depth -= 1
-            if depth == 0:
-                return text[:index]
+    for place, _, depth in _outside_quotes(text):
+        if depth < 0:
+            return text[:place]
     return None  # cut off: whatever stands behind the cut is not known
 
 
