@@ -15,7 +15,8 @@ from .check import Findings
 from .expressions import Expression, ExpressionError
 from .expressions import compile as compile_expression
 from .fields import UNSET, Expr, Sweep
-from .playbook import Changes, Playbook, Point, Stage
+from .playbook import Playbook
+from .playbook_search import Changes, Point, Stage
 from .trials import resolve_trial
 from .wording import Path, did_you_mean
 
