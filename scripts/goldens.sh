@@ -17,6 +17,8 @@ from agent.cli.main import entry
 sys.exit(entry())' "$@"
 }
 
+agent trust "$work/eagle3-tune.yaml"
+
 golden() { # NAME EXIT-STATUS WORDS…
     name=$1 wanted=$2; shift 2
     status=0

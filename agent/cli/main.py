@@ -15,8 +15,8 @@ import sys
 from agent import __version__
 
 COMMANDS = (
-    "init", "check", "plan", "run", "resume", "status", "watch", "show", "logs", "runs", "replay", "audit", "report",
-    "diff", "export", "salvage", "note", "stop", "doctor", "diagnose", "rules", "diagram", "schema",
+    "init", "check", "plan", "trust", "run", "resume", "status", "watch", "show", "logs", "runs", "replay", "audit",
+    "report", "diff", "export", "salvage", "note", "stop", "doctor", "diagnose", "rules", "diagram", "schema",
 )  # fmt: skip
 """In the order of use; a command whose module is not there yet is not offered."""
 

@@ -132,7 +132,7 @@ def lines(document: dict[str, Any]) -> list[str]:
         f"time: {span}, assuming {duration_text(time_s['assumed_start_s'])} a start (--start to change)",
     ]
     if document["replaces"]:
-        out.append(f"may end, after your yes to the list: {_replaces(document['replaces'])}")
+        out.append(f"may end, after your yes to the list: {replaced(document['replaces'])}")
     out += ["", "states:"]
     for state in document["states"]:
         attempts = f", {state['attempts']} attempts" if state["attempts"] > 1 else ""
@@ -146,7 +146,8 @@ def lines(document: dict[str, Any]) -> list[str]:
     return out
 
 
-def _replaces(conditions: dict[str, Any]) -> str:
+def replaced(conditions: dict[str, Any]) -> str:
+    """Say in words whose server may be replaced."""
     words = [f"`{' '.join(conditions['argv'])}` in its command line"] if conditions["argv"] else []
     words += [f"listening on port {conditions['port']}"] if conditions["port"] else []
     words += [f"of user {conditions['user']}"] if conditions["user"] else []

@@ -38,7 +38,7 @@ def go_on(run: Any, args: argparse.Namespace, also: tuple[Any, ...] = ()) -> int
     """Resume a run, with orders to begin with."""
     import time
 
-    from agent.cli import rehearsal, session
+    from agent.cli import rehearsal, session, trust
     from agent.cli.run import make_display, open_run_log
     from agent.core.events import Options, Resumed
     from agent.journal.store import Journal
@@ -55,6 +55,8 @@ def go_on(run: Any, args: argparse.Namespace, also: tuple[Any, ...] = ()) -> int
     gap = min(GAP_MAX_S, max(0.0, (time.time_ns() - last_ns) / 1e9))
     # An order to stop is obeyed whatever became of the playbook.
     plan = None if also else changed_plan(run, opened, rebase=args.rebase)
+    if plan is None and not also:
+        trust.require(trust.of_plan(opened.plan), opened.plan, run.id)
     yes, rebase = args.yes or opened.options.yes, plan is not None
     resumed = Resumed(
         options=Options(yes=yes, rebase=rebase, take_over=args.take_over),
@@ -100,6 +102,7 @@ def changed_plan(run: Any, opened: Opened, *, rebase: bool) -> Plan | None:
     A playbook that is gone changes nothing: the journal has the plan. One that differs is an error that lists every
     difference, unless ``rebase``.
     """
+    from agent.cli import trust
     from agent.cli.run import load, with_addresses
     from agent.errors import AgentError, Exit
 
@@ -107,7 +110,7 @@ def changed_plan(run: Any, opened: Opened, *, rebase: bool) -> Plan | None:
     path = Path(note.read_text().strip()) if note.is_file() else None
     if path is None or not path.is_file():
         return None
-    _, now, files = load(path)
+    text, now, files = load(path)
     old = opened.plan
     now = with_addresses(now, [f"{name}={host.address}" for name, host in old.hosts.items() if name in now.hosts])
     found = differences(old.model_dump(mode="json"), now.model_dump(mode="json"))
@@ -118,6 +121,8 @@ def changed_plan(run: Any, opened: Opened, *, rebase: bool) -> Plan | None:
         what = f"{path} is not what this run began with:\n{listed}"
         remedy = "undo the change, or go on with it by --rebase (it is recorded; finished trials are kept)"
         raise AgentError(what, remedy, "E_PLAYBOOK_CHANGED", exit=Exit.JOURNAL)
+    trust.require(trust.of_playbook(text, now), now, str(path), path)
+    trust.keep(trust.of_plan(now), run.id)
     for sha256, content in files.items():
         (run.files / sha256).write_bytes(content)
     return now

@@ -50,13 +50,14 @@ def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
     from secrets import token_hex
 
-    from agent.cli import folder, rehearsal, secret, session
+    from agent.cli import folder, rehearsal, secret, session, trust
     from agent.core.events import Opened, Options
     from agent.core.values import Output
     from agent.journal.store import Journal
 
     text, plan, files = load(args.playbook)
     plan = with_addresses(plan, args.host)
+    trust.require(trust.of_playbook(text, plan), plan, str(args.playbook), args.playbook)
     campaign = token_hex(16)
     adopted = left_by(args.runs, args.adopt)
     spec = rehearsal.spec_of(plan, args.lab_fault) if args.lab or args.lab_fault else None
@@ -84,6 +85,7 @@ def main(args: argparse.Namespace) -> int:
         rehearsal=rehearsal.describe(spec) if spec is not None else "",
     )
     (run.path / "playbook.path").write_text(str(args.playbook.absolute()))
+    trust.keep(trust.of_plan(plan), run.id)
     display = make_display(args)
     log = open_run_log(run, campaign)
     work = session.Session(run, journal, plan, campaign, display, ssh_config, log=log, rehearsal=spec is not None)

@@ -47,9 +47,14 @@ def _error(name: str, what: str, remedy: str) -> AgentError:
     return AgentError(f"secret {name}: {what}", remedy, "E_SECRET", exit=Exit.USAGE)
 
 
+def state_folder() -> Path:
+    """Return this account's folder for what the agent keeps between runs."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "agent"
+
+
 def campaign_key(campaign: str) -> bytes:
     """Return the key of this campaign's redaction marks, derived from a key file of this machine (mode 0600)."""
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "agent"
+    state = state_folder()
     path = state / "machine.key"
     if not path.is_file():
         state.mkdir(parents=True, exist_ok=True, mode=0o700)

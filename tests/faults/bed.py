@@ -23,7 +23,7 @@ from typing import Any
 
 from agent.journal.verify import verify
 from tests.support.sshd import start_time
-from tests.support.tiny import Tiny, free_port
+from tests.support.tiny import Tiny, free_port, trusted
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -54,6 +54,8 @@ class Bed(Tiny):
         return super().env | known | {"FAULT_KEEPALIVE": "1:2", "FAULT_GRACE_S": "2"} | self.knobs
 
     def command(self, *words: str) -> list[str]:
+        if words[0] == "run":
+            trusted(self.folder / "state", Path(words[1]))
         more = ["--ssh-config", str(self.config)] if self.config is not None and words[0] == "run" else []
         return [*self.enter, sys.executable, "-m", "tests.faults.controller", *words, *more, "--runs", str(self.runs)]
 

@@ -10,6 +10,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.cli import trust
+from agent.cli.run import load
+from agent.errors import AgentError
+
 HERE = Path(__file__).parent
 AGENT = [sys.executable, "-m", "agent"]
 
@@ -19,6 +23,17 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def trusted(state: Path, playbook: Path) -> None:
+    """Let a playbook that can be read be run with this state folder, as `agent trust` does."""
+    try:
+        text, plan, _ = load(playbook)
+    except AgentError:
+        return  # the test is about how it is refused
+    folder = state / "agent" / "trusted"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / trust.of_playbook(text, plan)).touch()
 
 
 @dataclass
@@ -42,6 +57,8 @@ class Tiny:
         return keep | {"AGENT_HOST_BASE": str(self.folder / "host"), "XDG_STATE_HOME": str(self.folder / "state")}
 
     def command(self, *words: str) -> list[str]:
+        if words[0] == "run":
+            trusted(self.folder / "state", Path(words[1]))
         return [*AGENT, *words, "--runs", str(self.runs)]
 
     def agent(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:

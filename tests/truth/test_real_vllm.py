@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.llama import free_port
+from tests.support.tiny import trusted
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 ENGINE = Path(os.environ.get("TRUTH_ENV") or CACHE / "agent-truth") / "vllm" / "bin"
@@ -92,6 +93,7 @@ def test_a_campaign_on_the_real_engine(tmp_path: Path) -> None:
     # Leases of others on this machine are not ours to wait for.
     own = {"XDG_STATE_HOME": str(tmp_path / "state"), "AGENT_HOST_BASE": str(tmp_path / "host")}
     env = {**os.environ, **own}
+    trusted(tmp_path / "state", book)
     before = set(titles())
     seen: set[str] = set()
     program = Path(sys.executable).with_name("agent")
