@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.set-up
 PYTEST ?= -n 2
 
-.PHONY: help setup demo lab test lint bench clean truth
+.PHONY: help setup demo lab test lint bench clean truth faults advisories
 
 help:            ## Show this list.
 	@sed -n 's/^\([a-z]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -42,3 +42,6 @@ faults: $(STAMP) ## Break everything that can be broken here, hundreds of times,
 
 truth: $(STAMP)  ## Ask the real SGLang and vLLM about flags anew and compare; the first time installs 4 GB outside.
 	@scripts/truth/truth.sh $(ARGS)
+
+advisories: $(STAMP)  ## Known vulnerabilities of the installed packages; says what could not be asked about.
+	@scripts/advisories.sh
