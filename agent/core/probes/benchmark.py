@@ -184,6 +184,8 @@ def _read_metrics(document: dict[str, Any]) -> BenchmarkResult | None:
     for name, value in metrics.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > 1e15 or len(name) > 100:
             return None
+        if name in METRICS and value < 0:
+            return None  # a time or a count below zero: whatever wrote this did not measure
         given[word(name)] = float(value)
     counts = ("completed", "requested", "output_tokens", "draft_tokens", "accepted_tokens", "drafts", "cached_tokens")
     known: dict[str, Any] = {name: count(given[name]) for name in counts if name in given}
