@@ -28,14 +28,14 @@ def hits(plan: Plan, text: bytes, file: str) -> list[Hit]:
 
     What only some trials have is said once, with the first of them; what the playbook allows is left out.
     """
-    from agent.core.servers.lint import every_rule, is_allowed, lint
+    from agent.core.servers.lint import every_rule, is_allowed, lint, version_of
     from agent.core.yaml import compose
 
     document = compose(text, file)
     found: dict[str, Hit] = {}
     trials = known_trials(plan)
     for trial in trials:
-        for hint in lint(plan.server, trial, plan.benchmark.args if plan.benchmark else ()):
+        for hint in lint(plan.server, trial, plan.benchmark.args if plan.benchmark else (), version_of(plan)):
             if hint.id in found or is_allowed(plan, hint):
                 continue
             found[hint.id] = Hit(hint.level, _problem(document, hint, trial, of_all=trial.role == "baseline"))

@@ -232,6 +232,8 @@ def _vllm_known() -> Iterator[Argv]:
         {"method": "eagle3", "model": EAGLE3, "num_speculative_tokens": 4, "draft_tensor_parallel_size": 3},
         {"method": "eagle3", "model": EAGLE3, "num_speculative_tokens": 4, "max_model_len": 4096},
         {"method": "eagle3", "model": EAGLE3, "num_speculative_tokens": 4, "max_model_len": 512},
+        {"method": "eagle3", "model": EAGLE3, "num_speculative_tokens": 4, "quantization": "fp8"},
+        {"method": "ngram", "num_speculative_tokens": 4, "quantization": "fp8"},
     ):
         yield [config, json.dumps(given)]
     yield [config, "not json"]

@@ -28,11 +28,6 @@ DRAFTS = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4
 pytestmark = [
     pytest.mark.real,
     pytest.mark.timeout(900),
-    pytest.mark.xfail(
-        strict=True,
-        reason="effective_config: in vLLM's server_info the draft's section hides the target's enforce_eager and"
-        " max_model_len, and the speculative configuration is text",
-    ),
     pytest.mark.skipif(os.environ.get("AGENT_TRUTH") != "1", reason="opt-in: AGENT_TRUTH=1"),
 ]
 

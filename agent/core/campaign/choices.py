@@ -11,7 +11,7 @@ from typing import Any
 from ...errors import Exit
 from ..events import Concluded, Proposed, Scored
 from ..expressions import compile as compile_expression
-from ..plan import Plan, State, Trial
+from ..plan import State, Trial
 from ..probes.benchmark import read_benchmark
 from ..probes.trace import read_profile
 from ..search import Confirm, Finished, Measure, Rejects, Score, propose
@@ -105,16 +105,22 @@ def _next(campaign: Campaign) -> Choice:
         return Choice(first=[score(campaign, record)])
     started = sum(1 for launch in campaign.launches.values() if launch.key)
     past = [_past(campaign, item) for item in campaign.history if item.trial.role != "final"]
-    step = propose(campaign.plan, past, evaluate, _rejects(campaign.plan), launches=started, elapsed_s=campaign.now)
+    step = propose(campaign.plan, past, evaluate, _rejects(campaign), launches=started, elapsed_s=campaign.now)
     if isinstance(step, Finished):
         return Choice(first=[_concluded(campaign, step)])
     proposal = _proposed(campaign, step.trial, "; ".join([step.because, *step.notes]))
     return Choice(outcome="next" if proposal.launch not in campaign.launches else "same-launch", proposal=proposal)
 
 
-def _rejects(plan: Plan) -> Rejects:
-    """Return what keeps trials from being launched that are known to fail: each would cost a whole start."""
-    return lambda trial: rejection(plan, trial)
+def _rejects(campaign: Campaign) -> Rejects:
+    """Return what keeps trials from being launched that are known to fail: each would cost a whole start.
+
+    Which release is installed the servers of this campaign have told, from the baseline on.
+    """
+    kind = kind_of(campaign.server.kind)
+    told = (kind.release(launch.inspected or {}, tuple(launch.log)) for launch in reversed(campaign.launches.values()))
+    version = next(filter(None, told), "")
+    return lambda trial: rejection(campaign.plan, trial, version)
 
 
 def _past(campaign: Campaign, record: Record) -> Past:

@@ -18,6 +18,7 @@ from ..guards.view import cause_of
 from ..observations import SectionResult
 from ..probes.logs import clock_of, nccl_settings, pairs, rank_of
 from ..servers import ServerKind, kind_of
+from ..servers.forms import generation, told
 from ..servers.startup import Startup, read_startup
 from ..values import Finding, Result, Verdict
 from .base import TEXT_MAX, Cause, Diagnosis, Line, evidence_of, judge_all, look, scalars, words, worst_of
@@ -42,16 +43,12 @@ def engine_of(text: str) -> str:
 
 
 def version_of(lines: Sequence[str], engine: str) -> str:
-    """Return the version that the log tells, or the generation that its forms belong to; '' when neither."""
-    text = "\n".join(lines[:400])
-    for pattern in (r"vLLM API server version v?(\d[\w.]*)", r"engine \(v(\d[\w.]*)\)", r"^build: (\S.{0,60})"):
-        if match := re.search(f"(?m){pattern}", text):
-            return str(match[1])
-    if engine != "sglang":
-        return ""
-    if "Decode batch. #" in "\n".join(lines):
-        return "0.5.3 or older"
-    return "0.5.10 or newer" if re.search(r"(?i)cuda graph end\. bs=|decode CUDA graph", text) else ""
+    """Return the release that the log tells, or the generation that its forms belong to; '' when neither."""
+    named = told(engine, lines[:400])
+    if engine == "llamacpp":
+        named = next((str(match[1]) for line in lines[:400] if (match := re.search(r"^build: (\S.{0,60})", line))), "")
+    found = generation(engine, lines, named)
+    return named or (f"like {found.first}" if found is not None else "")
 
 
 def read(text: str, context: dict[str, Any]) -> Diagnosis:
@@ -97,7 +94,7 @@ def _newest_start(kind: ServerKind, lines: tuple[Line, ...]) -> tuple[Line, ...]
     begins = [
         place
         for place, line in enumerate(lines)
-        if "server_args=ServerArgs(" in line.text or "vLLM API server version" in line.text
+        if kind.phase(line.text) == "ARGUMENTS" and "non-default args" not in line.text
     ]
     over = [
         place

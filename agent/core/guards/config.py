@@ -62,7 +62,11 @@ class EffectiveConfig(Guard):
             return unknown("the effective configuration cannot be read", "every requested flag in effect")
         allowed = {_canonical(evidence.kind, name) for name in self.allow_overrides}
         overrides, blind, count = compare(evidence.kind, trial.flags, effective.values)
-        changed = [str(item) for item in overrides if item.counts and item.key not in allowed]
+        changed = [
+            str(item)
+            for item in overrides
+            if item.counts and not {item.key, item.key.partition(".")[0]} & allowed  # a table is allowed as a whole
+        ]
         unread = f"; not readable: {names(blind, 6)}" if blind else ""
         if changed:
             remedy = "ask for what is in effect, or allow this override in the playbook: the trial is the effective one"
@@ -103,7 +107,8 @@ def compare(
     A flag that was named with None differs when anything is in effect; it never counts as a fault.
     """
     overrides, blind, count = [], [], 0
-    for name, asked in flags.items():
+    spread = getattr(kind, "spread", None)
+    for name, asked in (spread(flags, effective) if spread is not None else flags).items():
         key = _canonical(kind, name)
         if key not in effective:
             if asked is not None and str(asked) != "auto":

@@ -85,6 +85,11 @@ class ServerKind:
         """Read the effective configuration, or None when the evidence does not show it."""
         return None
 
+    def release(self, sections: Mapping[str, SectionResult], log: tuple[str, ...]) -> str:
+        """Return the engine's release as it says itself; '' when it does not."""
+        found = self.effective(sections, log)
+        return found.version if found is not None else ""
+
     def answer(self, sections: Mapping[str, SectionResult]) -> str | None:
         """Return the text of the deterministic answer, or None when there is none."""
         return None

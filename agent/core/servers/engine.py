@@ -14,6 +14,7 @@ from ..probes.http import read_http
 from ..probes.logs import last_segment, without_stamp
 from ..values import Finding
 from .base import Fatal, ServerKind
+from .forms import told
 
 if TYPE_CHECKING:
     from ..plan import Server, Trial
@@ -120,6 +121,10 @@ class Engine(ServerKind):
             if self.canonical(name) == self.parallel_flag and isinstance(value, int):
                 return value
         return max(1, server.gpus)
+
+    def release(self, sections: Mapping[str, SectionResult], log: tuple[str, ...]) -> str:
+        """See the base class: what an endpoint says, else what the log names."""
+        return super().release(sections, log) or told(self.name, log)
 
     def flag(self, trial: Trial, name: str) -> Any:
         """Return what the trial gives to the flag, by whatever name; None when it does not."""

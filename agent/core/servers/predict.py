@@ -3,26 +3,31 @@
 These are claims about programs of other people. ``tests/truth`` holds every one of them against what the engines
 themselves answered; nothing belongs here that was only read somewhere. What is not known (the card, the model's
 architecture) is left open rather than guessed: a prediction that is silent costs a launch, a wrong one costs trust.
+
+Here is what an engine changes, and the numbers that follow from flags. What it refuses, and what it takes and should
+not, are rules (``rules/*.yaml``); they read those numbers as ``effective``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+GENERATIONS: Mapping[str, tuple[str, ...]] = {"sglang": ("0.5.3", "0.5.9", "0.5.23"), "vllm": ("0.11.0", "0.32.0")}
+"""Releases of each kind that differ from the one before; newer ones are read like the last."""
+
 
 @dataclass(frozen=True)
-class Prediction:
-    """What the engine will say.
+class Foretold:
+    """What an engine of one release will make of flags.
 
     ``overrides`` holds flags, by their own names, whose value in effect will differ from what was asked for or, where
-    nobody asked, from what it is without the other flags. ``stricter`` names what the engine takes and we should not.
+    nobody asked, from what it is without the other flags. ``facts`` is what rules read as ``effective``.
     """
 
-    refused: str | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    stricter: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,25 +68,6 @@ class Asked:
         return any(name in self.flags for name in names)
 
 
-@dataclass(frozen=True)
-class Claim:
-    """One thing that we say of an engine.
-
-    ``engine`` is False where the engine takes it without a word and our check is meant to be the stricter one.
-    ``since`` and ``until`` bound the releases, both inclusive, for which somebody has looked.
-    """
-
-    says: str
-    when: Callable[[Any], bool]
-    engine: bool = True
-    since: str = "0"
-    until: str = "9999"
-
-    def applies(self, asked: Asked) -> bool:
-        """Whether the claim is made for this release and these flags."""
-        return release(self.since) <= asked.version <= release(self.until) and self.when(asked)
-
-
 def release(version: str) -> tuple[int, ...]:
     """Return the numbers of a release: 0.5.23.post1 and 0.5.23+cpu are (0, 5, 23)."""
     numbers: list[int] = []
@@ -92,27 +78,26 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def judge(claims: Sequence[Claim], asked: Asked, overrides: Callable[[], Iterator[tuple[str, Any]]]) -> Prediction:
-    """Return the first refusal with nothing else, or what will be changed and what we would not have taken."""
-    refused = next((claim.says for claim in claims if claim.engine and claim.applies(asked)), None)
-    stricter = tuple(claim.says for claim in claims if not claim.engine and claim.applies(asked))
-    if refused is not None:
-        return Prediction(refused, {}, stricter)
-    changed = {name: value for name, value in overrides() if asked.flags.get(name) != value}
-    return Prediction(None, changed, stricter)
+def generations(kind: str, version: str) -> tuple[str, ...]:
+    """Return the releases to be judged by: this one; without a version, or with a part of one, all that it may be."""
+    known = GENERATIONS.get(kind, ("",))
+    given = release(version)
+    if len(given) >= 3:
+        return (version,)
+    return tuple(one for one in known if release(one)[: len(given)] == given) or (version,)
 
 
-def predict_sglang(flags: Mapping[str, Any], version: str, target: Target | None = None) -> Prediction:
-    """Return what SGLang of this version makes of flags under their own names (``tensor-parallel-size``)."""
-    from .predict_sglang import CLAIMS, Sglang, overrides
+def foretell(kind: str, flags: Mapping[str, Any], version: str, target: Target | None = None) -> Foretold:
+    """Return what a server of this kind and release makes of flags under their own names (``page-size``)."""
+    from . import predict_sglang, predict_vllm
 
-    asked = Sglang(flags, version, target or Target())
-    return judge(CLAIMS, asked, lambda: overrides(asked))
-
-
-def predict_vllm(flags: Mapping[str, Any], version: str, target: Target | None = None) -> Prediction:
-    """Return what vLLM of this version makes of flags under their own names."""
-    from .predict_vllm import CLAIMS, Vllm, overrides
-
-    asked = Vllm(flags, version, target or Target())
-    return judge(CLAIMS, asked, lambda: overrides(asked))
+    asked: predict_sglang.Sglang | predict_vllm.Vllm
+    if kind == "sglang":
+        asked = predict_sglang.Sglang(flags, version, target or Target())
+        found = dict(predict_sglang.overrides(asked))
+    elif kind == "vllm":
+        asked = predict_vllm.Vllm(flags, version, target or Target())
+        found = dict(predict_vllm.overrides(asked))
+    else:
+        return Foretold()
+    return Foretold({name: value for name, value in found.items() if asked.flags.get(name) != value}, asked.facts())

@@ -1,4 +1,4 @@
-"""What SGLang refuses and changes: claims as data, values computed in the order in which the engine resolves them.
+"""What SGLang makes of its flags: values in the order in which the engine resolves them.
 
 0.5.3, 0.5.9 and 0.5.23 were asked. Between the last two the resolution was rewritten, and where they differ nothing is
 said about what lies between.
@@ -9,15 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .predict import Asked, Claim
-
-FIRST, OLD, NEW = "0.5.3", "0.5.9", "0.5.23"
+from .predict import Asked
 
 EAGLES = ("EAGLE", "EAGLE3", "STANDALONE", "FROZEN_KV_MTP")
-KNOWN = (*EAGLES, "NEXTN", "NGRAM", "DFLASH", "DSPARK", "UNO", "NONE")
 STEPS, TOPK, TOKENS = "speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens"
-DETERMINISTIC = ("fa3", "flashinfer", "triton")
-LATER_DETERMINISTIC = ("ascend", "fa4", "intel_xpu")
 PAGES = {
     "flashmla": ((64,), 64),
     "trtllm_mla": ((32, 64), 64),
@@ -125,184 +120,30 @@ class Sglang(Asked):
         groups = self.attention[1]
         return None if asked is None else asked // groups if groups > 0 else asked
 
-
-def _tree_too_small(asked: Sglang) -> bool:
-    steps, topk, tokens = asked.three
-    if not asked.eagle or steps is None or topk is None or tokens is None or topk <= 1:
-        return False
-    return topk + (steps - 1) * topk * topk < tokens - 1
-
-
-def _outside(asked: Sglang, name: str, low: float, high: float) -> bool:
-    value = asked.number(name)
-    return value is not None and not low < value < high
-
-
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        "no algorithm has this name",
-        lambda a: a.algorithm is not None and a.algorithm not in KNOWN,
-        since=NEW,
-    ),
-    Claim(
-        "algorithms are spelled in capitals",
-        lambda a: a.algorithm is not None and a.algorithm not in {"EAGLE", "EAGLE3", "STANDALONE", "NGRAM"},
-        until=OLD,
-    ),
-    Claim(
-        "topk or draft tokens without steps end in an assertion without a message",
-        lambda a: a.eagle and not a.given(STEPS) and a.given(TOPK, TOKENS),
-    ),
-    Claim(
-        "steps without topk end in a TypeError",
-        lambda a: a.eagle and a.given(STEPS) and not a.given(TOPK),
-    ),
-    Claim(
-        "flex attention does not speculate",
-        lambda a: a.algorithm is not None and a.word("attention-backend") == "flex_attention",
-    ),
-    Claim(
-        "this algorithm does not go with data-parallel attention",
-        lambda a: a.algorithm in {"STANDALONE", "NGRAM"} and a.attention[1] > 1,
-    ),
-    Claim(
-        "speculation does not go with pipeline parallelism outside a prefill server",
-        lambda a: (
-            a.algorithm is not None
-            and a.number("pipeline-parallel-size", 1) > 1
-            and not (a.algorithm == "EAGLE" and a.modern and a.word("disaggregation-mode") == "prefill")
-        ),
-    ),
-    Claim(
-        "mixed chunks do not go with pipeline parallelism",
-        lambda a: a.given("enable-mixed-chunk") and a.number("pipeline-parallel-size", 1) > 1,
-        until=OLD,
-    ),
-    Claim(
-        "DFLASH needs a draft",
-        lambda a: a.algorithm == "DFLASH" and not a.given("speculative-draft-model-path"),
-        since=NEW,
-    ),
-    Claim(
-        "trtllm_mha drafts a chain only, no tree",
-        lambda a: a.eagle and a.topk > 1 and a.word("attention-backend") == "trtllm_mha",
-    ),
-    Claim(
-        "a tree of drafts on pages larger than 1 is for few backends",
-        lambda a: (
-            a.eagle
-            and a.topk > 1
-            and a.page > 1
-            and a.backend not in {"flashinfer", "fa3", *(("triton",) if a.modern else ())}
-            and (a.backend is not None or a.first)
-        ),
-    ),
-    Claim(
-        "n-grams on pages larger than 1 are for flashinfer",
-        lambda a: (
-            a.algorithm == "NGRAM"
-            and a.topk > 1
-            and a.page > 1
-            and a.backend != "flashinfer"
-            and (a.backend or a.first)
-        ),
-    ),
-    Claim(
-        "the hierarchical cache needs the radix cache",
-        lambda a: a.given("enable-hierarchical-cache") and a.given("disable-radix-cache"),
-    ),
-    Claim(
-        "this backend is for Blackwell cards",
-        lambda a: a.target.hopper is True and a.word("attention-backend") in {"trtllm_mla", "cutedsl_mla"},
-    ),
-    Claim(
-        "this backend is for Blackwell cards in this release",
-        lambda a: a.target.hopper is True and a.word("attention-backend") == "trtllm_mha",
-        until=OLD,
-    ),
-    Claim(
-        "this backend is gone",
-        lambda a: a.word("attention-backend") == "cutlass_mla",
-        since=NEW,
-    ),
-    Claim(
-        "this flag came later",
-        lambda a: a.given("attn-dp-size", "cuda-graph-max-bs-decode"),
-        until=OLD,
-    ),
-    Claim(
-        "cuda-graph-max-bs is two flags now, and its old name is ambiguous",
-        lambda a: a.given("cuda-graph-max-bs"),
-        since=NEW,
-    ),
-    Claim(
-        "tensor-parallel ranks do not divide among the groups of data-parallel attention",
-        lambda a: a.attention[1] > 1 and a.number("tensor-parallel-size", 1) % a.attention[1] != 0,
-    ),
-    Claim(
-        "replicas together with data-parallel attention are not supported",
-        lambda a: a.attention[0] > 1 and a.attention[1] > 1,
-        since=NEW,
-    ),
-    Claim(
-        "ranks do not divide among the nodes",
-        lambda a: (
-            a.number("tensor-parallel-size", 1) * a.number("pipeline-parallel-size", 1) % max(1, a.number("nnodes", 1))
-            != 0
-        ),
-    ),
-    Claim(
-        "replicas do not span nodes",
-        lambda a: a.attention[0] > 1 and a.number("nnodes", 1) > 1,
-    ),
-    Claim(
-        "a chunk is not a whole number of pages",
-        lambda a: a.chunk is not None and a.chunk > 0 and a.chunk % a.page != 0,
-    ),
-    Claim(
-        "this backend is not deterministic",
-        lambda a: (
-            a.given("enable-deterministic-inference")
-            and (a.given("attention-backend") or a.first)
-            and a.word("attention-backend") not in (*DETERMINISTIC, *(LATER_DETERMINISTIC if a.modern else ()))
-        ),
-    ),
-    Claim(
-        "conservativeness is not negative",
-        lambda a: a.number("schedule-conservativeness", 1) < 0,
-        since=OLD,
-    ),
-    Claim(
-        "the context is longer than the model's",
-        lambda a: a.target.context is not None and a.number("context-length", 0) > a.target.context,
-        since=OLD,
-    ),
-    # The engine takes all of the following, and the launch or the measurement is lost later.
-    Claim("a fraction of memory outside (0, 1)", lambda a: _outside(a, "mem-fraction-static", 0, 1), engine=False),
-    Claim("no request may run", lambda a: a.number("max-running-requests", 1) < 1, engine=False),
-    Claim("the tree has fewer candidates than draft tokens", _tree_too_small, engine=False),
-    Claim(
-        "a tree without a number of draft tokens",
-        lambda a: a.eagle and a.topk > 1 and a.three[2] is None,
-        engine=False,
-    ),
-    Claim(
-        "a draft that nothing uses",
-        lambda a: a.given("speculative-draft-model-path") and not a.speculates,
-        engine=False,
-    ),
-    Claim(
-        "an algorithm that needs a draft has none",
-        lambda a: a.algorithm in {"EAGLE3", "STANDALONE"} and not a.given("speculative-draft-model-path"),
-        engine=False,
-    ),
-    Claim(
-        "n-grams of fewer tokens than branches take no step",
-        lambda a: a.algorithm == "NGRAM" and a.three[0] == 0,
-        since=NEW,
-        engine=False,
-    ),
-)
+    def facts(self) -> dict[str, Any]:
+        """Return what rules read as ``effective``; null where it is not known."""
+        steps, topk, tokens = self.three
+        return {
+            "algorithm": self.algorithm,
+            "speculates": self.speculates,
+            "eagle": self.eagle,
+            "steps": steps,
+            "topk": topk,
+            "branches": self.topk,
+            "tokens": tokens,
+            "backend": self.backend,
+            "page": self.page,
+            "chunk": self.chunk,
+            "replicas": self.attention[0],
+            "groups": self.attention[1],
+            "ranks": self.number("tensor-parallel-size", 1),
+            "stages": self.number("pipeline-parallel-size", 1),
+            "nodes": self.number("nnodes", 1),
+            "first": self.first,
+            "modern": self.modern,
+            "hopper": self.target.hopper,
+            "context": self.target.context,
+        }
 
 
 def overrides(asked: Sglang) -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""What vLLM refuses and changes. It is loud where SGLang is silent: most of this is refusals."""
+"""What vLLM makes of its flags. It is loud where SGLang is silent: most of what it does is to refuse."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from .predict import Asked, Claim, Target
+from .predict import Asked, Target
 
-LOOKED = "0.32.0"
 HEADS = ("eagle", "eagle3")
 SEQUENCES = 128
 """The engine's smallest default of max-num-seqs; it is never more than a step's tokens."""
@@ -76,124 +75,30 @@ class Vllm(Asked):
             return found or (asked if asked == "draft_model" else None)
         return None
 
-
-def _below(value: float | None, low: float) -> bool:
-    return value is not None and value < low
-
-
-def _lookup_crossed(asked: Vllm) -> bool:
-    low, high = asked.count("prompt_lookup_min"), asked.count("prompt_lookup_max")
-    return asked.of("method") == "ngram" and low is not None and high is not None and low > high
-
-
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        "the speculative configuration is not a JSON object",
-        lambda a: isinstance(a.flags.get("speculative-config"), str) and a.speculative is None,
-    ),
-    Claim(
-        "the context is longer than the model's",
-        lambda a: a.target.context is not None and a.number("max-model-len", 0) > a.target.context,
-    ),
-    Claim(
-        "without chunks a step takes at least one whole sequence",
-        lambda a: not a.chunks and a.budget is not None and a.context is not None and a.budget < a.context,
-    ),
-    Claim(
-        "a step takes at least a token of every sequence",
-        lambda a: a.budget is not None and a.budget < a.number("max-num-seqs", 0),
-    ),
-    Claim("a step takes at least one token", lambda a: _below(a.budget, 1)),
-    Claim("at least one sequence runs", lambda a: a.number("max-num-seqs", 1) < 1),
-    Claim("the fraction of memory is within (0, 1]", lambda a: not 0 < a.number("gpu-memory-utilization", 0.9) <= 1),
-    Claim("a block holds at least one token", lambda a: a.number("block-size", 1) < 1),
-    Claim(
-        "heads do not divide among the ranks",
-        lambda a: a.target.heads is not None and a.target.heads % max(1, a.number("tensor-parallel-size", 1)) != 0,
-    ),
-    Claim("at least one token is drafted", lambda a: _below(a.count("num_speculative_tokens"), 1)),
-    Claim(
-        "a draft without a number of tokens",
-        lambda a: (
-            a.of("method") in (*HEADS, "draft_model", "ngram", None)
-            and a.speculative is not None
-            and a.of("num_speculative_tokens") is None
-        ),
-    ),
-    Claim(
-        "this method needs a draft",
-        lambda a: a.of("method") in (*HEADS, "draft_model", "medusa") and a.of("model") is None,
-    ),
-    Claim(
-        "neither a method nor a draft",
-        lambda a: a.speculative is not None and a.of("method") is None and a.of("model") is None,
-    ),
-    Claim(
-        "methods are spelled in small letters",
-        lambda a: isinstance(a.of("method"), str) and a.of("method") != a.of("method").lower(),
-    ),
-    Claim(
-        "this model has no layers that draft",
-        lambda a: a.of("method") == "mtp" and a.of("model") is None and a.target.architecture == "LlamaForCausalLM",
-    ),
-    Claim(
-        "n-grams do not go with asynchronous scheduling",
-        lambda a: a.method == "ngram" and a.given("async-scheduling"),
-        since=LOOKED,
-    ),
-    Claim(
-        "the draft's context is longer than its model's",
-        lambda a: (
-            a.target.draft_context is not None
-            and a.method not in {None, "ngram"}
-            and (a.count("max_model_len") or 0) > a.target.draft_context
-        ),
-    ),
-    Claim(
-        "the shortest n-gram is longer than the longest",
-        _lookup_crossed,
-    ),
-    Claim("an n-gram has at least one token", lambda a: _below(a.count("prompt_lookup_min"), 1)),
-    Claim(
-        "disable_by_batch_size is gone",
-        lambda a: a.of("disable_by_batch_size") is not None,
-        since=LOOKED,
-    ),
-    Claim(
-        "max-num-partial-prefills is gone",
-        lambda a: a.given("max-num-partial-prefills"),
-        since=LOOKED,
-    ),
-    Claim(
-        "a draft is split over one rank, or over as many as its target",
-        lambda a: (
-            a.method not in {None, "ngram"}
-            and a.count("draft_tensor_parallel_size") not in {None, 1, a.number("tensor-parallel-size", 1)}
-        ),
-    ),
-    # The engine takes all of the following, and the launch or the measurement is lost later.
-    Claim(
-        "a fraction of memory that leaves nothing for graphs and libraries",
-        lambda a: 0.98 < a.number("gpu-memory-utilization", 0.9) <= 1,
-        engine=False,
-    ),
-    Claim(
-        "kernels want blocks of 16 tokens or multiples",
-        lambda a: a.number("block-size", 16) >= 1 and a.number("block-size", 16) % 16 != 0,
-        engine=False,
-    ),
-    Claim(
-        "a context of the draft's own is read by nothing",
-        lambda a: a.of("max_model_len") is not None,
-        engine=False,
-    ),
-)
+    def facts(self) -> dict[str, Any]:
+        """Return what rules read as ``effective``; null where it is not known."""
+        given = "speculative-config" in self.flags
+        return {
+            "speculative": self.speculative or {},
+            "speculates": self.speculative is not None,
+            "unreadable": given and self.speculative is None,
+            "asked_method": self.of("method"),
+            "method": self.method,
+            "context": self.context,
+            "model_context": self.target.context,
+            "draft_context": self.target.draft_context,
+            "architecture": self.target.architecture,
+            "heads": self.target.heads,
+            "budget": self.budget,
+            "chunks": self.chunks,
+            "ranks": self.number("tensor-parallel-size", 1),
+        }
 
 
 def overrides(asked: Vllm) -> Iterator[tuple[str, Any]]:
     """Yield flags with the value that they will have; what is as asked is dropped by the caller.
 
-    Parts of the speculative configuration are named ``speculative.prompt-lookup-max``.
+    Parts of the speculative configuration are named ``speculative-config.prompt-lookup-max``.
     """
     length, whole = asked.flags.get("max-model-len"), asked.target.context
     if length in {-1, "auto"} and whole is not None:
@@ -205,17 +110,17 @@ def overrides(asked: Vllm) -> Iterator[tuple[str, Any]]:
         return
     method = asked.method
     if method is not None and asked.of("method") != method:
-        yield "speculative.method", method
+        yield "speculative-config.method", method
     if method == "ngram":
         yield from _lookup(asked)
     elif method is not None and asked.of("draft_tensor_parallel_size") is None:
-        yield "speculative.draft-tensor-parallel-size", asked.number("tensor-parallel-size", 1)
+        yield "speculative-config.draft-tensor-parallel-size", asked.number("tensor-parallel-size", 1)
 
 
 def _lookup(asked: Vllm) -> Iterator[tuple[str, Any]]:
     low, high = asked.count("prompt_lookup_min"), asked.count("prompt_lookup_max")
     # Who gives one of the two gets it for both: n-grams of one length only.
     if low is None:
-        yield "speculative.prompt-lookup-min", high if high is not None else 5
+        yield "speculative-config.prompt-lookup-min", high if high is not None else 5
     if high is None:
-        yield "speculative.prompt-lookup-max", low if low is not None else 5
+        yield "speculative-config.prompt-lookup-max", low if low is not None else 5

@@ -2,7 +2,7 @@
 
 The top level of ``/server_info`` is the copy of the tokenizer process; changes at run time are only in
 ``internal_states``. Before the port is open (after weights and graphs) the only source is the line
-``server_args=ServerArgs(…)``.
+``server_args=ServerArgs(…)``, since 0.5.23 ``server_args={…}``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ..observations import SectionResult
 from ..probes.http import get_section, post_section
 from ..probes.logs import arguments, inside, pairs
 from ..values import Finding
+from . import forms
 from .base import Effective
 from .engine import ANSWER_TOKENS, QUESTION, Engine, body_of
 
@@ -39,22 +40,7 @@ _NAMES = {
 }
 
 
-ANNOUNCED = (
-    ("speculative_num_draft_tokens is adjusted to", "speculative-num-draft-tokens"),
-    ("Max running requests is reset to", "max-running-requests"),
-    ("Overlap scheduler is disabled", "disable-overlap-schedule"),
-    ("overlap schedule is turned on", "disable-overlap-schedule"),
-    ("Mixed chunked prefill is disabled", "enable-mixed-chunk"),
-    ("The chunked prefill size is adjusted to", "chunked-prefill-size"),
-    ("turn off --chunked-prefill-size", "chunked-prefill-size"),
-    ("change page_size to", "page-size"),
-    ("isabling radix cache", "disable-radix-cache"),
-    ("Cuda graph is disabled", "disable-cuda-graph"),
-    ("Use the profiled value instead", "max-total-tokens"),
-    ("overriding speculative_num_steps", "speculative-num-steps"),
-    ("Setting attention backend to", "attention-backend"),
-)
-"""Words of warnings that carry neither time nor value, and the flag that each is about."""
+_ANNOUNCED = forms.announced("sglang")
 
 
 class Sglang(Engine):
@@ -63,19 +49,7 @@ class Sglang(Engine):
     name = "sglang"
     identity_argv = ("sglang.launch_server",)
     aliases = _NAMES
-    phases = (
-        (r"The server is fired up and ready to roll", "READY"),
-        (r"Uvicorn running on|Started server process", "HTTP_BIND"),
-        (r"max_total_num_tokens=", "SCHEDULER_UP"),
-        (r"(?i)capture draft (?:extend |decode )?cuda graph", "CAPTURE_DRAFT"),
-        (r"type=\S*(?:Eagle|EAGLE|NextN|MTP|Draft)", "DRAFT_INIT"),
-        (r"(?i)capture (?:target )?(?:decode )?cuda graph end", "CAPTURED"),
-        (r"(?i)capture (?:target )?(?:decode )?cuda graph|Capturing batches", "CAPTURE"),
-        (r"KV Cache is allocated|Memory pool end", "MEMORY_POOL"),
-        (r"Load weight (?:begin|end)|Loading safetensors checkpoint shards", "LOAD_WEIGHTS"),
-        (r"Init torch distributed|is using nccl==", "NCCL_INIT"),
-        (r"server_args=ServerArgs\(", "ARGUMENTS"),
-    )
+    phases = forms.phases("sglang")
     phase_limits = {
         "": 300.0,
         "ARGUMENTS": 600.0,
@@ -99,7 +73,9 @@ class Sglang(Engine):
         (r"set_eagle3_layers_to_capture", Finding.UNSUPPORTED),
         (r"ValueError: Unknown speculative algorithm name", Finding.UNSUPPORTED),
         (r"memory leak detected|Mem Leak Detected", Finding.CRASH),
-        (r"Scheduler hit an exception|Received sigquit from a child|SIGQUIT received", Finding.CRASH),
+        (r"Subprocess .* crashed with exit code -9\b", Finding.HOST_OOM),
+        (r"Scheduler hit an exception|Subprocess .* crashed with exit code", Finding.CRASH),
+        (r"Received sigquit from a child|SIGQUIT received", Finding.CRASH),
     )
     working = r"Prefill batch|Decode batch"
     causes = (
@@ -119,7 +95,10 @@ class Sglang(Engine):
             "server_args=|fired up|Uvicorn running|Started server process|max_total_num_tokens=",
             "Init torch distributed|Load weight (begin|end)|Loading safetensors|KV Cache is allocated|Memory pool end",
             "[Cc]apture .*[Cc][Uu][Dd][Aa] graph|Capturing batches",
-            "is adjusted to|is reset to|is disabled|is enabled|overriding|change page_size|Disabling|Falling back",
+            "is adjusted|is reset to|is set to|(is|are) disabled|is enabled|[Oo]verriding|chang(e|ing) page_size",
+            "[Dd]isabling|with exit code",
+            "was reduced from|promoting --|adaptive disabled|[Ff]all(ing )?back|is forced as|incompatible with overlap",
+            "does not support attention_backend|This is deprecated|[Ss]etting attention backend|schedule is turned on",
             "larger than the profiled|turn off|scaling factors|Setup Custom allreduce failed|not found in params_dict",
             "[Ee]rror|[Ee]xception|Traceback|out of memory|unbalanced|is dead|died|[Ss]igquit|SIGQUIT|timeout|SIGBUS",
             "size mismatch for |set by environment to|NCCL WARN|NCCL INFO NCCL version|is using nccl",
@@ -129,7 +108,7 @@ class Sglang(Engine):
 
     def announced(self, lines: Iterable[str]) -> tuple[str, ...]:
         """Return the flags that the engine says it changed, in its own order; it rarely says to which value."""
-        found = [flag for line in lines for words, flag in ANNOUNCED if words in line]
+        found = [flag for line in lines for words, flag in _ANNOUNCED if words in line]
         return tuple(dict.fromkeys(found))
 
     def identity(self, trial: Trial) -> Mapping[str, str]:
@@ -156,7 +135,7 @@ class Sglang(Engine):
             if found is not None:
                 return found
         for line in reversed(log):
-            text = inside(line, "server_args=ServerArgs(")
+            text = inside(line, "server_args=ServerArgs(") or inside(line, "server_args={")
             if text is not None:
                 values = self._named(arguments(text))
                 return Effective(values, "log line server_args, before changes at run time") if values else None

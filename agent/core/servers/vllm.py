@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..actions import Section
@@ -11,11 +12,37 @@ from ..observations import SectionResult
 from ..probes.http import get_section, post_section, read_http
 from ..probes.logs import arguments, inside, pairs
 from ..values import Finding
+from . import forms
 from .base import Effective
 from .engine import ANSWER_TOKENS, QUESTION, Engine, body_of, counter
 
 if TYPE_CHECKING:
     from ..plan import Server, Trial
+
+
+_OWN = (
+    *("model_config", "cache_config", "parallel_config", "scheduler_config", "load_config", "device_config"),
+    *("observability_config", "lora_config", "offload_config", "kernel_config"),
+)
+"""Sections of the configuration whose fields are flags. Those of any other section are the entries of one flag."""
+_RENAMED = {
+    "cache_config.cache_dtype": "kv-cache-dtype",
+    "attention_config.backend": "attention-backend",
+    "device_config.device_type": "device",
+    "scheduler_config.policy": "scheduling-policy",
+}
+_OF_THIS_LAUNCH = re.compile(
+    r"_.*|.*_port|rank|node_rank|instance_id|num_(?:gpu|cpu)_blocks|kv_cache_(?:size_tokens|max_concurrency)"
+)
+"""What differs from launch to launch of one configuration."""
+_MODELS = {"target_model_config", "target_parallel_config", "draft_model_config", "draft_parallel_config"}
+"""Inside the speculative configuration: the target once more, and the draft. Neither is what a flag asks for."""
+_DEPTH = 4
+_MANY = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG])")
+_TIMES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+_COUNTS = {"max-model-len", "max-num-batched-tokens", "max-num-seqs", "block-size", "num-gpu-blocks-override"}
+"""Numbers that may be written as ``16k``: a small letter counts by 1000, a capital one by 1024."""
+_TYPES = {"half": "float16", "float": "float32"}
 
 
 class Vllm(Engine):
@@ -32,21 +59,7 @@ class Vllm(Engine):
         "max-seq-len": "max-model-len",
     }
     silent_is_off = False
-    phases = (
-        (r"Application startup complete", "READY"),
-        (r"Starting vLLM (?:API )?server", "HTTP_BIND"),
-        (r"init engine \(profile, create kv cache", "ENGINE_UP"),
-        (r"Graph capturing finished|Capturing CUDA graph", "CAPTURE"),
-        (r"Available KV cache memory|GPU KV cache size|Maximum concurrency for", "KV_CACHE"),
-        (r"torch\.compile takes|Compiling a graph|Dynamo bytecode transform|Cache the graph", "COMPILE"),
-        (
-            r"Model loading took|Loading safetensors checkpoint shards|Starting to load model|Loading weights",
-            "LOAD_WEIGHTS",
-        ),
-        (r"vLLM is using nccl==", "NCCL_INIT"),
-        (r"Initializing a V1 LLM engine", "ENGINE_INIT"),
-        (r"vLLM API server version|non-default args", "ARGUMENTS"),
-    )
+    phases = forms.phases("vllm")
     phase_limits = {
         "": 300.0,
         "ARGUMENTS": 300.0,
@@ -117,14 +130,73 @@ class Vllm(Engine):
         for line in log:
             text = inside(line, "with config: ") or _behind(line, " with config: ")
             if "Initializing a V1 LLM engine" in line and text:
-                values = {self.canonical(name): value for name, value in arguments(text).items()}
+                values = self._line(arguments(text))
                 source = "log line of the engine's configuration"
+        if isinstance(config, str) and (printed := arguments(config)):  # without config_format=json
+            values, source = self._line(printed), "server_info"
         if isinstance(config, dict):
-            for part in config.values():
-                for name, value in part.items() if isinstance(part, dict) else ():
-                    values[self.canonical(name)] = value
-            source = "server_info"
+            values, source = self._sections(config), "server_info"
         return Effective(values, source, word) if values else None
+
+    def _line(self, printed: Mapping[str, Any]) -> dict[str, Any]:
+        """Return flags from the configuration as the engine prints it; of the draft it says little."""
+        found: dict[str, Any] = {}
+        for name, value in printed.items():
+            key = self.canonical(name)
+            text = inside(value, "Config(") if key.endswith("-config") and isinstance(value, str) else None
+            if text is None:
+                found[key] = value
+                continue
+            for entry, inner in arguments(text).items():
+                found[f"{key}.{self.canonical(entry)}"] = inner
+        tokens = found.pop("speculative-config.num-spec-tokens", None)
+        if tokens is not None:
+            found["speculative-config.num-speculative-tokens"] = tokens
+        return found
+
+    def _sections(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return flags from the configuration by sections: the draft has a context length of its own."""
+        found: dict[str, Any] = {}
+        for part, fields in config.items():
+            if _OF_THIS_LAUNCH.fullmatch(part):
+                continue
+            flag = self.canonical(part)
+            if not isinstance(fields, dict):
+                found[flag] = fields  # null: nobody asked for it, or nothing came of it
+                continue
+            for name, value in fields.items():
+                if name in _MODELS or _OF_THIS_LAUNCH.fullmatch(name):
+                    continue
+                key = _RENAMED.get(f"{part}.{name}")
+                if key is not None or part in _OWN:
+                    found.setdefault(key or self.canonical(name), value)
+                if part not in _OWN:
+                    found.update(_entries(f"{flag}.{self.canonical(name)}", value))
+        return found
+
+    def spread(self, flags: Mapping[str, Any], effective: Mapping[str, Any]) -> dict[str, Any]:
+        """Return flags as the configuration has them: the entries of a table, ``no-x`` as x, ``16k`` as a number."""
+        found: dict[str, Any] = {}
+        for name, value in flags.items():
+            key = self.canonical(name)
+            table = _table(value) if key.endswith("-config") and key not in effective else None
+            if table is not None:
+                found |= dict(_entries(name, table))
+            elif key.startswith("no-") and value is True and key not in effective:
+                found[key.removeprefix("no-")] = False
+            else:
+                many = _MANY.fullmatch(value) if isinstance(value, str) and key in _COUNTS else None
+                found[name] = int(float(many[1]) * _TIMES[many[2]]) if many else value
+        return found
+
+    def agrees(self, key: str, asked: Any, effective: Mapping[str, Any]) -> bool:
+        """Whether two spellings mean the same: ``torch.float32`` is float32, and -1 leaves a length to the model."""
+        found = effective[key]
+        if key == "max-model-len":
+            return bool(asked == -1)
+        if isinstance(asked, str) and isinstance(found, str):
+            return bool(_TYPES.get(asked, asked) == found.removeprefix("torch."))
+        return False
 
     def requested(self, log: tuple[str, ...]) -> dict[str, Any]:
         """Return what the server says it was asked for: never proof of effect."""
@@ -171,3 +243,22 @@ class Vllm(Engine):
 
 def _behind(line: str, mark: str) -> str:
     return line.partition(mark)[2]
+
+
+def _table(value: Any) -> dict[str, Any] | None:
+    """Return a flag's value that is a table, written as JSON; None when it is not."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    return value if isinstance(value, dict) else None
+
+
+def _entries(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield the entries of a table under dotted names; an empty table, and what lies deeper, is a value."""
+    if not isinstance(value, dict) or not value or depth >= _DEPTH:
+        yield name, value
+        return
+    for key, item in value.items():
+        yield from _entries(f"{name}.{str(key).replace('_', '-')}", item, depth + 1)

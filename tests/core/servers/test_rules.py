@@ -31,11 +31,16 @@ def hints(kind: str, flags: dict[str, Any], bench: tuple[str, ...] = (), **env: 
         ("sglang", {"speculative-algorithm": "eagle3"}, SPEC, "SGL020"),
         (
             "sglang",
-            {"speculative-eagle-topk": 4, "attention-backend": "trtllm_mha"},
-            {"speculative-eagle-topk": 1, "attention-backend": "trtllm_mha"},
+            {**SPEC, "speculative-eagle-topk": 4, STEPS: 3, "attention-backend": "trtllm_mha"},
+            {**SPEC, "speculative-eagle-topk": 1, STEPS: 3, "attention-backend": "trtllm_mha"},
             "SGL021",
         ),
-        ("sglang", {"speculative-algorithm": "NGRAM", DRAFT: 8}, {"speculative-algorithm": "NGRAM"}, "SGL023"),
+        (
+            "sglang",
+            {"speculative-algorithm": "NGRAM", "speculative-eagle-topk": 8},
+            {"speculative-algorithm": "NGRAM", DRAFT: 8},
+            "SGL023",
+        ),
         (
             "sglang",
             {"cuda-graph-max-bs": 8, "max-running-requests": 48},

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.core.guards.config import compare
 from agent.core.observations import SectionResult
 from agent.core.plan import Server, Trial
 from agent.core.probes.logs import arguments, inside, literal, pairs, rank_of, split_top, without_stamp
@@ -189,6 +191,66 @@ def test_vllms_configuration_is_the_engines_line_and_not_the_request() -> None:
     assert shown.values["block-size"] == 16
 
 
+RECORDED = json.loads((Path(__file__).parent / "recorded" / "vllm-0.32.json").read_text())
+
+
+def overridden(flags: dict[str, Any], answer: str, log: tuple[str, ...] = ()) -> tuple[list[str], list[str]]:
+    """Return what differs from the recorded configuration, and what it does not show."""
+    body = json.dumps({"vllm_config": RECORDED["server_info"].get(answer)})
+    effective = VLLM.effective({"server_info": SectionResult(status=0, out=f"{body}\nHTTP 200")}, log)
+    assert effective is not None
+    found, blind, _ = compare(VLLM, flags, effective.values)
+    return [str(item) for item in found if item.counts], blind
+
+
+def test_the_drafts_configuration_does_not_hide_the_targets() -> None:
+    """What the real engine said of itself, with speculation and without: as asked is as asked, whoever says it."""
+    asked, drafts = RECORDED["asked"], RECORDED["drafts"]
+    assert overridden(asked, "plain") == ([], [])
+    assert overridden({**asked, "speculative-config": json.dumps(drafts)}, "drafting") == ([], [])
+    line = (RECORDED["log"],)
+    assert overridden({**asked, "max-num-seqs": None, "speculative-config": json.dumps(drafts)}, "nothing", line) == (
+        [],
+        ["speculative-config.prompt-lookup-max", "speculative-config.prompt-lookup-min"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "answer", "said"),
+    [
+        ({"max-model-len": 2048}, "drafting", "max-model-len: asked 2048, in effect 1024"),
+        ({"no-enforce-eager": True}, "drafting", "enforce-eager: asked False, in effect True"),
+        ({"dtype": "float16"}, "plain", "dtype: asked float16, in effect torch.bfloat16"),
+        (
+            {"speculative-config": '{"method": "eagle3", "num_speculative_tokens": 4}'},
+            "drafting",
+            "speculative-config.method: asked eagle3, in effect ngram",
+        ),
+        ({"speculative-config.num_speculative_tokens": 3}, "drafting",
+         "speculative-config.num_speculative_tokens: asked 3, in effect 4"),
+        ({"speculative-config": '{"method": "ngram"}'}, "plain",
+         'speculative-config: asked {"method": "ngram"}, in effect None'),
+    ],
+)  # fmt: skip
+def test_what_really_differs_is_found(flags: dict[str, Any], answer: str, said: str) -> None:
+    """The near misses: the same recorded configuration, asked for something else."""
+    assert overridden(flags, answer) == ([said], [])
+
+
+def test_spellings_that_mean_the_same() -> None:
+    """Types with and without their module, numbers with a letter, a table by its entries, a length left open."""
+    for flags in (
+        {"dtype": "bfloat16", "max-model-len": "1024"},
+        {"max-model-len": "1K"},
+        {"max-model-len": -1},
+        {"kv-cache-dtype": "auto", "tp": 1, "no-enable-lora": None},
+        {"speculative-config.method": "ngram"},
+    ):
+        assert overridden(flags, "drafting")[0] == [], flags
+    assert overridden({"max-model-len": "1k"}, "plain")[0] == ["max-model-len: asked 1000, in effect 1024"]
+    assert not any("port" in key or key == "instance-id" for key in VLLM._sections(RECORDED["server_info"]["plain"]))
+
+
 def test_the_number_of_processes() -> None:
     """Ranks, the launcher and the detokenizer; for one GPU vLLM has no separate workers."""
     assert SGLANG.workers(server(), trial()) == 10
@@ -248,7 +310,9 @@ def test_every_rule_compiles_and_survives_any_configuration(kind: str) -> None:
     from agent.core.expressions import compile as compile_expression
 
     for rule in rules(kind):
-        assert compile_expression(rule.when).names <= {"flags", "env", "gpus", "port", "known", "bench"}
+        assert compile_expression(rule.when).names <= {
+            *("flags", "env", "gpus", "port", "known", "bench", "effective", "becomes"),
+        }
     names = {"speculative-eagle-topk", "speculative-num-steps", "page-size", "parallel", "speculative-algorithm"}
     for value in (True, "", "x", 1.5, (1, 2)):
         lint(server(kind), trial(dict.fromkeys(sorted(names), value)))
