@@ -61,7 +61,10 @@ def lines(rule: Rule) -> list[str]:
     out = [f"{rule.id} ({rule.level}): {rule.happens}", f"  remedy    {rule.remedy}"]
     if rule.finding:
         out.append(f"  class     {rule.finding}, if it were found out after the launch")
-    out += [f"  versions  {rule.versions or 'all'}", f"  source    {rule.source}", "  applies when"]
+    if rule.engine:
+        words = {"refuses": "refuses to start", "accepts": "takes it without a word"}
+        out.append(f"  engine    {words.get(rule.engine) or 'changes ' + ', '.join(rule.sets or ('the flag',))}")
+    out += [f"  versions  {rule.versions}", f"  source    {rule.source}", "  applies when"]
     out += [f"    {part.strip()}" for part in rule.when.split("&&")]
     out.append(f"  to set it aside, write into the playbook: # agent: allow {rule.id} because …")
     return out

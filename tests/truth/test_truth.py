@@ -36,7 +36,7 @@ DERIVED = {
 }
 """What the engine works out from the card, or repeats from another field: not foretold, not counted."""
 
-NOT_ASKED: set[str] = set()
+NOT_ASKED = {"VLL007"}
 """Rules about arguments to which none of the generated sets comes near."""
 
 

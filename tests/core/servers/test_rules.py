@@ -9,6 +9,7 @@ import pytest
 from agent.core.campaign.choices import evaluate
 from agent.core.events import Proposed
 from agent.core.guards.config import EffectiveConfig
+from agent.core.guards.engine import EngineIs
 from agent.core.plan import Axis, Goal, Plan, Search, Server, Stage, State, Trial
 from agent.core.search import Finished, Measure, Record, Score, propose
 from agent.core.servers.lint import lint, rejection
@@ -97,6 +98,67 @@ def test_spec_v2_and_the_engines_own_variables() -> None:
     assert "SGL022" in hints("sglang", tree, SGLANG_ENABLE_SPEC_V2="True")
     assert "SGL022" not in hints("sglang", tree, SGLANG_ENABLE_SPEC_V2="0")
     assert "SGL025" in hints("sglang", {}, CUDA_DEVICE_MAX_CONNECTIONS="1")
+
+
+# ---------------------------------------------------------------- releases
+
+
+def told(flags: dict[str, Any], version: str = "") -> dict[str, Any]:
+    server = Server(kind="sglang", host="box", port=8000, gpus=2, command=("serve",))
+    return {hint.id: hint for hint in lint(server, Trial(id="t", role="candidate", flags=flags), (), version)}
+
+
+def test_a_change_that_is_foretold_has_its_value() -> None:
+    """The value in effect stands beside the one that was asked for."""
+    happens = told({**SPEC, STEPS: 1, DRAFT: 16})["SGL001"].happens
+    assert happens.endswith("(speculative-num-draft-tokens: asked 16, in effect 2)")
+    assert "max-running-requests becomes 48" in told({**SPEC, STEPS: 1, DRAFT: 2})["SGL002"].happens
+
+
+def test_what_holds_for_some_releases_only_is_no_error_until_the_release_is_known() -> None:
+    """A trial is not refused for what the installed release may well take; where it is known it decides."""
+    graphs = {"cuda-graph-max-bs": 64}
+    assert told(graphs)["SGL039"].level == "warning"
+    assert "in 0.5.23, not in 0.5.3, 0.5.9" in told(graphs)["SGL039"].happens
+    assert told(graphs, "0.5.23.post1")["SGL039"].level == "error"
+    assert "SGL039" not in told(graphs, "0.5.9")
+    gone = {"attention-backend": "cutlass_mla"}
+    assert (told(gone, "0.5.23")["SGL037"].level, "SGL037" in told(gone, "0.5.3")) == ("error", False)
+    assert told({**SPEC, STEPS: 3, "speculative-eagle-topk": None})["SGL029"].level == "error", "in every release"
+    lower = {**SPEC, STEPS: 3, "speculative-algorithm": "eagle3"}
+    assert told(lower, "0.5.9")["SGL020"].level == "error"
+    assert "SGL020" not in told(lower, "0.5.23"), "it takes small letters"
+    tree = {**SPEC, STEPS: 3, DRAFT: 8, "speculative-eagle-topk": 4, "page-size": 16, "attention-backend": "triton"}
+    assert ("SGL011" in told(tree, "0.5.9"), "SGL011" in told(tree, "0.5.23")) == (True, False)
+    mixed = {**SPEC, STEPS: 3, DRAFT: 4, "enable-mixed-chunk": True}
+    assert ("SGL010" in told(mixed, "0.5.9"), "SGL010" in told(mixed, "0.5.23")) == (True, False)
+
+
+def test_a_part_of_a_release_leaves_open_which() -> None:
+    """``0.5`` may be any of them."""
+    assert told({"cuda-graph-max-bs": 64}, "0.5")["SGL039"].level == "warning"
+
+
+def test_a_change_that_no_rule_explains_is_said_as_well() -> None:
+    """Nothing that is foretold about a flag that was asked for is kept back."""
+    found = told({"enable-dp-attention": True, "data-parallel-size": 2, "tp": 2, "attn-dp-size": 1}, "0.5.23")
+    assert any("in effect" in hint.happens for hint in found.values())
+    for flags in (
+        {"speculative-algorithm": "eagle", **{k: v for k, v in SPEC.items() if k.endswith("topk")}, STEPS: 2},
+    ):
+        hint = told(flags, "0.5.23")["GEN002"]
+        assert hint.happens.endswith("(speculative-algorithm: asked eagle, in effect EAGLE)")
+        assert hint.at == ("flags.speculative-algorithm",)
+
+
+def test_the_release_comes_from_the_playbooks_own_guard() -> None:
+    """Who insists on a release gets its rules, as errors."""
+    guard = EngineIs(package="sglang", version="0.5.23")
+    plan = searching(3, guards=(guard,))
+    bad = Trial(id="t", role="candidate", flags={**SPEC, STEPS: 2, DRAFT: 3, "attention-backend": "cutlass_mla"})
+    assert rejection(plan, bad).startswith("SGL037: this attention backend is gone")
+    assert rejection(searching(3), bad) == "", "no release is known"
+    assert rejection(searching(3), bad, "0.5.23").startswith("SGL037")
 
 
 # ---------------------------------------------------------------- in a search
