@@ -74,7 +74,6 @@ def lines(document: dict[str, Any]) -> list[str]:
     out = [f"REHEARSAL: {name} ({how}): its numbers are simulated" for name, how in marks]
     out += [f"A  {one['run']}:{one['trial']}  ({one['launches']} launches of {one['from']})"]
     out.append(f"B  {two['run']}:{two['trial']}  ({two['launches']} launches of {two['from']})")
-    same = [title for name, title in SECTIONS.items() if not document[name]]
     for name, title in SECTIONS.items():
         found = document[name]
         if found:
@@ -85,8 +84,9 @@ def lines(document: dict[str, Any]) -> list[str]:
     if document["metrics"]:
         out += ["", f"{'metric':<28} {'A':>11} {'B':>11}  {'B/A':>8}  95 % interval"]
         out += [_metric(item) for item in document["metrics"]]
-    if same:
-        out += ["", f"the same: {', '.join(same)}"]
+    for words, names in (("the same", document["same"]), ("cannot be told", document["unknown"])):
+        if names:
+            out += ["", f"{words}: {', '.join(SECTIONS[name] for name in names)}"]
     return [*out, "", document["verdict"]]
 
 

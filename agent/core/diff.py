@@ -21,6 +21,8 @@ from .servers import kind_of
 from .statistics import LaunchMean, compare, mean
 from .values import MissingBlobError
 
+_NO_TEXT = ["(the playbook's own text is missing)"]
+BEYOND_NOISE = "differs by more than noise"
 LINES_MAX = 200
 """So many lines of a difference between two playbooks are kept."""
 
@@ -96,6 +98,9 @@ def diff(one: Side, two: Side) -> dict[str, Any]:
         "host": changes(_host(one), _host(two)),
         "result": changes(_result(one), _result(two)),
     }
+    if main is not None and main.word == BEYOND_NOISE:
+        sections["result"].insert(0, Change(f"{goal}, mean", main.one, main.two))
+    unknown = [name for name, known in _known(one, two, main).items() if not known and not sections[name]]
     return {
         "one": _head(one),
         "two": _head(two),
@@ -103,9 +108,24 @@ def diff(one: Side, two: Side) -> dict[str, Any]:
             name: [asdict(item) if isinstance(item, Change) else item for item in found]
             for name, found in sections.items()
         },
+        "same": [name for name, found in sections.items() if not found and name not in unknown],
+        "unknown": unknown,
         "metrics": [asdict(item) for item in metrics],
         "goal": goal,
         "verdict": _verdict(main, goal),
+    }
+
+
+def _known(one: Side, two: Side, main: Measured | None) -> dict[str, bool]:
+    """Say of what can be unknown whether both sides tell it: without a difference it is the same only then."""
+    sides = (one, two)
+    decided = main is not None and (main.one == main.two or (main.low is not None and main.high is not None))
+    return {
+        "playbook": all(_lines(side.campaign) != _NO_TEXT for side in sides),
+        "effective": all(_effective(side) for side in sides),
+        "host": all(side.campaign.baseline for side in sides),
+        # The decision is the run's: of two trials in one run it says nothing, their numbers have to.
+        "result": decided and all(side.campaign.concluded is not None for side in sides),
     }
 
 
@@ -150,7 +170,7 @@ def _lines(campaign: Campaign) -> list[str]:
     try:
         return campaign.opened.playbook.string().splitlines()
     except MissingBlobError:
-        return ["(the playbook's own text is missing)"]
+        return _NO_TEXT
 
 
 def _plan(campaign: Campaign) -> dict[str, Any]:
@@ -258,7 +278,7 @@ def _measured(metric: str, one: Side, two: Side) -> Measured:
     elif found.low is None or found.high is None:
         word = "too few launches to tell a difference from noise"
     elif found.low > 1 or found.high < 1:
-        word = "differs by more than noise"
+        word = BEYOND_NOISE
     else:
         word = "no difference beyond noise"
     estimate = found.estimate if found.estimate is not None else new / old if old else None

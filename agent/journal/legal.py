@@ -5,9 +5,9 @@ A replay would show a move that does not follow, too; but it needs the same logi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from agent.core.events import Judged, Moved, Opened, Resumed
+from agent.core.events import Moved, Opened, Resumed
 from agent.core.machine import HOLD, Machine
 from agent.core.values import Result
 
@@ -20,13 +20,14 @@ class _Lane:
 
     def __init__(self) -> None:
         self.at = Moved(lane="", source="", outcome="", state="")
+        self.path = ""
+        """The visit's path, by which verdicts and requests name it."""
         self.verdicts: dict[str, Result] = {}
 
-    @property
-    def path(self) -> str:
-        """The visit's path, by which verdicts and requests name it."""
-        at = self.at
-        return f"{at.lane}/{at.trial or '-'}/{at.launch or '-'}/{at.state}/{at.attempt}"
+    def go(self, move: Moved) -> None:
+        """Begin the visit that a move leads into."""
+        self.at, self.verdicts = move, {}
+        self.path = f"{move.lane}/{move.trial or '-'}/{move.launch or '-'}/{move.state}/{move.attempt}"
 
 
 class Legality:
@@ -35,27 +36,29 @@ class Legality:
     def __init__(self) -> None:
         self._plan: Plan | None = None
         self._edges: frozenset[tuple[str, str, str]] = frozenset()
+        self._guards: dict[str, tuple[str, ...]] = {}
+        """By state: the names of its guards."""
         self._lanes: dict[str, _Lane] = {}
 
-    def read(self, event: Any) -> tuple[str, str]:
-        """Take in the next event; return what was found and what was wanted, ('', '') when it is as it should be."""
-        if isinstance(event, Judged):
-            return self._judged(event)
-        if isinstance(event, Moved):
-            wrong = self._moved(event)
-            lane = self._lanes.setdefault(event.lane, _Lane())
-            lane.at, lane.verdicts = event, {}
-            return wrong
-        if isinstance(event, (Opened, Resumed)) and event.plan is not None:
-            self._plan, self._edges = event.plan, frozenset(Machine(event.plan).edges)
-        return "", ""
+    def planned(self, event: Opened | Resumed) -> None:
+        """Take in the plan that holds from here on."""
+        if event.plan is not None:
+            self._plan, self._edges, self._guards = event.plan, frozenset(Machine(event.plan).edges), {}
 
-    def _judged(self, event: Judged) -> tuple[str, str]:
-        lane = self._lanes.get(event.at.partition("/")[0])
-        if lane is None or lane.path != event.at:
+    def moved(self, event: Moved) -> tuple[str, str]:
+        """Take in a move; return what was found and what was wanted, ('', '') when it is as it should be."""
+        wrong = self._moved(event)
+        lane = self._lanes.setdefault(event.lane, _Lane())
+        lane.go(event)
+        return wrong
+
+    def judged(self, at: str, guard: str, result: Result) -> tuple[str, str]:
+        """Take in a verdict given in the visit ``at``; return as ``moved`` does."""
+        lane = self._lanes.get(at.partition("/")[0])
+        if lane is None or lane.path != at:
             where = lane.path if lane is not None else "no state"
-            return f"a verdict of {event.guard} in {event.at}, while the lane is in {where}", "a verdict where it is"
-        lane.verdicts[event.guard] = event.verdict.result
+            return f"a verdict of {guard} in {at}, while the lane is in {where}", "a verdict where it is"
+        lane.verdicts[guard] = result
         return "", ""
 
     def _moved(self, event: Moved) -> tuple[str, str]:
@@ -80,10 +83,16 @@ class Legality:
 
     def _passed(self, step: str, lane: _Lane) -> tuple[str, str]:
         """Say which guards of a state that was left by ``pass`` did not say PASS."""
+        open_ = [f"{guard} {result}" for guard, result in lane.verdicts.items() if result is not Result.PASS]
+        guards = self._named(lane.at.state)
+        open_ += [f"{guard} not judged" for guard in guards if guard not in lane.verdicts]
+        return (f"{step} past its guards: {', '.join(open_)}", "PASS from each of them") if open_ else ("", "")
+
+    def _named(self, state: str) -> tuple[str, ...]:
+        """Return the names under which a state's guards are judged."""
         from agent.core.campaign.decide import named
 
         assert self._plan is not None
-        open_ = [f"{guard} {result}" for guard, result in lane.verdicts.items() if result is not Result.PASS]
-        guards = named(self._plan.state(lane.at.state).guards)
-        open_ += [f"{guard} not judged" for guard in guards if guard not in lane.verdicts]
-        return (f"{step} past its guards: {', '.join(open_)}", "PASS from each of them") if open_ else ("", "")
+        if state not in self._guards:
+            self._guards[state] = tuple(named(self._plan.state(state).guards))
+        return self._guards[state]

@@ -9,19 +9,15 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from agent.core.actions import AnyAction, Start, Status
-from agent.core.events import Judged, Moved, Noted, Observed, Opened, Requested, Resumed, map_outputs
-from agent.core.values import Output
 from agent.errors import JournalError
 
 from . import schema
 from .anchors import Anchor, read_anchors
 from .blobs import Blobs
 from .chain import COLUMNS, Row, first_break
-from .codec import event_of
-from .legal import Legality
+from .content import Content, OpenRequest
 from .opening import check_version, existing, read_genesis
 
 DAMAGED, CHAIN, CUT, FORK, BLOB, ILLEGAL, DIFFERS, SECRET, UNSUPPORTED, UNSIGNED = range(10, 20)
@@ -40,15 +36,6 @@ class Flaw:
     seq: int
     found: str
     wanted: str
-
-
-@dataclass(frozen=True)
-class OpenRequest:
-    """A request with an effect whose end is not known: no flaw, but resume has to ask the host about it."""
-
-    seq: int
-    request: str
-    action: str
 
 
 @dataclass
@@ -120,21 +107,23 @@ def _verify(connection: sqlite3.Connection, path: Path, blobs: bool, report: Rep
     # Entries come before the file's own structure: which entry was changed is what people ask first.
     genesis = read_genesis(connection, path)
     report.campaign, report.salvaged = genesis.campaign.hex(), genesis.salvaged
-    content = _Content()
+    content = Content(lambda seq, error: report.add(error.finding, seq, error.what, "a kind that this version knows"))
     try:
         report.seq, report.hash = check_chain(connection, genesis.hash, report, content)
     except schema.READ_ERRORS as error:
         report.add(DAMAGED, 0, f"entries cannot be read to the end: {error}", "a file that can be read to its end")
     # Pairs can be judged only when every entry was read.
     if report.ok:
-        content.judge(report)
+        for seq, found, wanted in content.flaws:
+            report.add(ILLEGAL, seq, found, wanted)
+        report.open = content.open
     _structure(connection, report)
     if blobs:
         _blobs(Blobs(path.parent), content, report)
 
 
 def check_chain(
-    connection: sqlite3.Connection, genesis: bytes, report: Report, content: _Content | None = None
+    connection: sqlite3.Connection, genesis: bytes, report: Report, content: Content | None = None
 ) -> tuple[int, str]:
     """Check every entry against the one before it; return the last good number and hash before the first flaw.
 
@@ -147,7 +136,7 @@ def check_chain(
             seq, prev, why = first_break(rows, seq, prev)
             whole = seq - before
             if content is not None:
-                content.read(rows[:whole], report)
+                content.read(rows[:whole] if why else rows)
             if not why:
                 break
             good = good or (seq, prev.hex())
@@ -180,80 +169,7 @@ def _structure(connection: sqlite3.Connection, report: Report) -> None:
             report.add(DAMAGED, 0, line.decode(errors="backslashreplace"), "ok from SQLite's integrity check")
 
 
-class _Content:
-    """What the entries say, collected while the chain is checked: requests, their answers, moves, and blobs."""
-
-    _EFFECTS = frozenset(kind.model_fields["do"].default for kind in get_args(get_args(AnyAction)[0]) if kind.effect)
-
-    def __init__(self) -> None:
-        self.blobs: dict[str, tuple[int, int]] = {}
-        """Name to the first entry that refers to it, and the size in bytes."""
-        self._seq = 0
-        self._asked: dict[str, Requested] = {}
-        self._answered: set[str] = set()
-        self._open: dict[str, OpenRequest] = {}
-        self._flaws: list[Flaw] = []
-        self._legal = Legality()
-
-    def read(self, rows: list[Row], report: Report) -> None:
-        """Take in rows whose hashes are right."""
-        for row in rows:
-            try:
-                event = event_of(row)
-            except JournalError as error:
-                report.add(error.finding, row[0], error.what, "an entry of a kind that this version knows")
-                continue
-            if event.kind.encode() != row[1]:
-                self._illegal(row[0], f"its column says {row[1]!r}, its body {event.kind!r}", "one kind")
-            self._seq = row[0]
-            map_outputs(event, self._output)
-            if isinstance(event, (Judged, Moved, Opened, Resumed)):
-                found, wanted = self._legal.read(event)
-                if found:
-                    self._illegal(row[0], found, wanted)
-            elif isinstance(event, Requested):
-                self._requested(row[0], event)
-            elif isinstance(event, Observed):
-                self._observed(row[0], event)
-            elif isinstance(event, Noted) and event.request not in self._asked:
-                self._illegal(row[0], f"a part of an answer to {event.request!r}, never asked", "a request before it")
-
-    def judge(self, report: Report) -> None:
-        """Add what is wrong with the pairs; only meaningful when the chain is whole."""
-        for flaw in self._flaws:
-            report.add(flaw.finding, flaw.seq, flaw.found, flaw.wanted)
-        report.open = list(self._open.values())
-
-    def _output(self, output: Output) -> Output:
-        if output.blob is not None:
-            self.blobs.setdefault(output.blob, (self._seq, output.size))
-        return output
-
-    def _requested(self, seq: int, event: Requested) -> None:
-        if event.request in self._asked:
-            self._illegal(seq, f"{event.request!r} is asked a second time", "one request of that name")
-        self._asked[event.request] = event
-        if event.action.do in self._EFFECTS:
-            self._open[event.request] = OpenRequest(seq, event.request, event.action.do)
-        if isinstance(event.action, Start) and event.action.again:
-            self._open.pop(event.action.again, None)
-
-    def _observed(self, seq: int, event: Observed) -> None:
-        asked = self._asked.get(event.request)
-        if asked is None:
-            self._illegal(seq, f"an answer to {event.request!r}, never asked", "a request before it")
-        elif event.request in self._answered:
-            self._illegal(seq, f"a second answer to {event.request!r}", "one answer to a request")
-        elif isinstance(asked.action, Status):
-            self._open.pop(asked.action.of, None)
-        self._answered.add(event.request)
-        self._open.pop(event.request, None)
-
-    def _illegal(self, seq: int, found: str, wanted: str) -> None:
-        self._flaws.append(Flaw(ILLEGAL, seq, found, wanted))
-
-
-def _blobs(store: Blobs, content: _Content, report: Report) -> None:
+def _blobs(store: Blobs, content: Content, report: Report) -> None:
     for name, (seq, size) in sorted(content.blobs.items(), key=lambda item: item[1]):
         report.blobs += 1
         data = store.load(name)

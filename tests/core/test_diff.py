@@ -40,6 +40,8 @@ def test_a_run_and_itself(one: Campaign) -> None:
     found = diff(side("a", one), side("b", one))
     sections = ("playbook", "plan", "configuration", "effective", "environment", "versions", "host", "result")
     assert {name: found[name] for name in sections if found[name]} == {}
+    assert found["same"] == [name for name in sections if name not in found["unknown"]]
+    assert "result" in found["same"]
     assert "the same number" in found["verdict"]
     one_side = {"run": "a", "trial": "m-16", "launches": 2, "from": "confirmation", "rehearsal": ""}
     assert found["one"] == one_side
@@ -62,6 +64,8 @@ def test_two_trials_of_one_run(one: Campaign) -> None:
     assert {"what": "--size-m", "one": None, "two": 16} in found["configuration"]
     assert found["metrics"][0]["word"] == "differs by more than noise"
     assert found["metrics"][0]["ratio"] > 2
+    assert [change["what"] for change in found["result"]] == ["output_tok_s, mean"]
+    assert "result" not in found["same"]
     assert found["one"]["launches"] == found["two"]["launches"] == 2
 
 
@@ -71,6 +75,8 @@ def test_one_launch_proves_nothing(one: Campaign) -> None:
     assert found["one"]["from"] == "exploration"
     assert "too few launches" in found["verdict"]
     assert found["metrics"][0]["low"] is None
+    assert "result" in found["unknown"]
+    assert "result" not in found["same"]
 
 
 def test_what_was_changed_in_the_plan_and_the_playbook(one: Campaign) -> None:
