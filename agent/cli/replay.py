@@ -87,6 +87,20 @@ def folded(journal_path: Path) -> Campaign:
     return campaign
 
 
+def summarised(journal_path: Path) -> Campaign:
+    """Return the campaign as far as a summary tells it; of a very long journal only what that follows from is read."""
+    from agent.core.campaign import Campaign, evolve
+    from agent.journal.outline import outline
+
+    entries = outline(journal_path)
+    if entries is None:
+        return folded(journal_path)
+    campaign = Campaign()
+    for entry in entries:
+        evolve(campaign, entry)
+    return campaign
+
+
 def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
     from agent.cli.folder import find

@@ -20,13 +20,13 @@ def add(commands: Any) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
     from agent.cli.folder import find
-    from agent.cli.replay import folded
+    from agent.cli.replay import summarised
     from agent.cli.text import safe
     from agent.core.report import summary
     from agent.core.values import duration_text
 
     run = find(args.runs, args.run)
-    document = {"run": run.id, "controller": holder(run), **summary(folded(run.journal))}
+    document = {"run": run.id, "controller": holder(run), **summary(summarised(run.journal))}
     if args.json:
         print(json.dumps(document))
         return 0

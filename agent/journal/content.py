@@ -7,12 +7,13 @@ what is compared here is taken. Whatever looks otherwise is read in full, and a 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
 from agent.core.actions import AnyAction, Start, Status
 from agent.core.events import Judged, Moved, Noted, Observed, Opened, Requested, Resumed, map_outputs
-from agent.core.values import Output, Result
+from agent.core.values import Output
 from agent.errors import JournalError
 
 from .chain import Row
@@ -22,21 +23,39 @@ from .legal import Legality
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_ACTIONS = {kind.model_fields["do"].default.encode(): kind for kind in get_args(get_args(AnyAction)[0])}
-_EFFECTS = frozenset(do for do, kind in _ACTIONS.items() if kind.effect)
-_LAST = {b"wait": b"until_s", b"probe": b"timeout_s", b"follow": b"timeout_s", b"watch": b"interval_s"}
-"""By action without an effect: the last key of its JSON, which holds a number."""
-_RESULTS = {result.value.encode(): result for result in Result}
+_EFFECTS = frozenset(
+    kind.model_fields["do"].default.encode() for kind in get_args(get_args(AnyAction)[0]) if kind.effect
+)
+_WATCHED = _EFFECTS | {b"status"}
+"""Actions whose answer says more than that it is there."""
 
-_REQUESTED, _OBSERVED = b'{"kind":"requested","request":"', b'{"kind":"observed","request":"'
-_NOTED, _JUDGED = b'{"kind":"noted","request":"', b'{"kind":"judged","at":"'
-_ACTION, _DO = b'","action":{"host":"', b'"do":"'
-_COMPLETED, _CANCELLED = b'","outcome":{"result":"completed","status":', b'","outcome":{"result":"cancelled"}}'
-_PART = b'","part":{"text":"'
-_END_OUT, _END_PART = b',"dropped":0,"whole":""}}}', b',"dropped":0,"whole":""}}'
-_GUARD, _VERDICT = b'","guard":"', b'","verdict":{"result":"'
-_BLOB = b'"blob":"'
-"""Inside a text its quotes would be escaped: so this stands only where a blob is named."""
+# How this version writes the frequent entries. Texts may hold anything, but their quotes are escaped there: so what
+# is looked for below, quotes and all, stands between keys and values only.
+_REQUESTED = re.compile(
+    rb'\{"kind":"requested","request":"([^"\\]*)","action":\{"host":"[^"\\]*","do":"(\w+)",'
+    rb'("keys":\["|"requests":\["|"key":"[^"\\]*","job":\{|)'
+).match
+_JUDGED = re.compile(
+    rb'\{"kind":"judged","at":"([^"\\]*)","guard":"([^"\\]*)","verdict":\{"result":"(PASS|WAIT|UNKNOWN|FAIL)",'
+).match
+_MOVED = re.compile(
+    rb'\{"kind":"moved","lane":"([^"\\]*)","source":"([^"\\]*)","outcome":"([^"\\]*)","state":"([^"\\]*)",'
+    rb'"trial":"([^"\\]*)","launch":"([^"\\]*)","attempt":(\d{1,9}),"because":"'
+).match
+_NOTED = re.compile(rb'\{"kind":"noted","request":"([^"\\]*)","part":\{"text":"').match
+_END_PART = b',"dropped":0,"whole":""}}'
+_OBSERVED = b'{"kind":"observed","request":"'
+_COMPLETED = tuple(
+    b'","outcome":{"result":"completed","status":0,"out":{"text":' + text
+    for text in (b'"', b'null,"b64":null,"blob":null,"size":0,')
+)
+_CANCELLED = b'","outcome":{"result":"cancelled"}}'
+_NO_ERR = tuple(
+    b',"dropped":0,"whole":""},"err":{"text":%s,"b64":null,"blob":null,"size":0,"dropped":0,"whole":""}}}' % text
+    for text in (b"null", b'""')
+)
+_LAST = {b"wait": b"until_s", b"probe": b"timeout_s", b"follow": b"timeout_s", b"watch": b"interval_s"}
+"""By action: the last key of its JSON, which holds a number."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +82,13 @@ class Content:
         """By Status: the request whose end it asks for."""
         self._open: dict[bytes, OpenRequest] = {}
         self._legal = Legality()
-        self._texts: dict[bytes, str] = {}
-        self._read = {b"requested": self._requested, b"observed": self._observed, b"noted": self._noted,
-                      b"judged": self._judged}  # fmt: skip
+        self._read: dict[bytes, Callable[[int, bytes | None, bytes], bool]] = {
+            b"requested": self._requested,
+            b"observed": self._observed,
+            b"noted": self._noted,
+            b"judged": self._judged,
+            b"moved": self._moved,
+        }
 
     @property
     def open(self) -> list[OpenRequest]:
@@ -77,66 +100,61 @@ class Content:
         known = self._read
         for row in rows:
             read = known.get(row[1])
-            if read is None or not read(row):
+            if read is None or not read(row[0], row[4], row[11]):
                 self._in_full(row)
 
     # ------------------------------------------------------------ as this version writes them
 
-    def _requested(self, row: Row) -> bool:
-        request, body = row[4], row[11]
-        lead = b"%s%s%s" % (_REQUESTED, request, _ACTION)
-        if request is None or not body.startswith(lead):
+    def _requested(self, seq: int, request: bytes | None, body: bytes) -> bool:
+        found = _REQUESTED(body)
+        if found is None or found[1] != request:
             return False
-        start = body.find(_DO, len(lead)) + len(_DO)
-        do = body[start : body.find(b'"', start)]
-        last = _LAST.get(do)
-        if last is None or body[body.rfind(b',"') + 2 :].partition(b'"')[0] != last or not body.endswith(b"}}"):
-            return False
-        self._ask(row[0], request, do)
-        return True
-
-    def _observed(self, row: Row) -> bool:
-        request, body = row[4], row[11]
-        lead = b"%s%s" % (_OBSERVED, request)
-        if request is None or not body.startswith(lead):
-            return False
-        if body.startswith(_COMPLETED, len(lead)):
-            if not body.endswith(_END_OUT) or _BLOB in body:
+        do, more = found[2], found[3]
+        if not more:
+            if not body.startswith(_LAST.get(do, b"?"), body.rfind(b',"') + 2) or not body.endswith(b"}}"):
                 return False
-        elif not body.endswith(_CANCELLED) or len(body) != len(lead) + len(_CANCELLED):
+        elif do == b"start":
+            if not body.endswith(b',"again":""}}'):
+                return False
+        elif body.find(b"]", found.end()) != len(body) - 3:
             return False
-        self._answer(row[0], request)
+        self._ask(seq, found[1], do)
         return True
 
-    def _noted(self, row: Row) -> bool:
-        body = row[11]
-        end = body.find(b'"', len(_NOTED))
-        request = body[len(_NOTED) : end]
-        if not body.startswith(_NOTED) or not body.startswith(_PART, end) or b"\\" in request:
+    def _observed(self, seq: int, request: bytes | None, body: bytes) -> bool:
+        if request is None or not body.startswith(_OBSERVED + request):
             return False
-        if not body.endswith(_END_PART) or _BLOB in body:
+        end = len(_OBSERVED) + len(request)
+        if body.startswith(_COMPLETED, end):
+            if not body.endswith(_NO_ERR):
+                return False
+        elif body[end:] != _CANCELLED:
             return False
-        self._part(row[0], request)
+        self._answer(seq, request)
         return True
 
-    def _judged(self, row: Row) -> bool:
-        body = row[11]
-        at, _, rest = body.partition(_GUARD)
-        guard, _, verdict = rest.partition(_VERDICT)
-        result = _RESULTS.get(verdict.partition(b'"')[0])
-        if not at.startswith(_JUDGED) or b"\\" in at or b"\\" in guard or result is None or not body.endswith(b"]}}"):
+    def _noted(self, seq: int, _: bytes | None, body: bytes) -> bool:
+        found = _NOTED(body)
+        if found is None or not body.endswith(_END_PART):
             return False
-        self._moves(row[0], self._legal.judged(self._text(at[len(_JUDGED) :]), self._text(guard), result))
+        self._part(seq, found[1])
         return True
 
-    def _text(self, data: bytes) -> str:
-        """Decode; the same few names come again and again."""
-        text = self._texts.get(data)
-        if text is None:
-            if len(self._texts) > 10_000:
-                self._texts.clear()
-            text = self._texts[data] = data.decode(errors="replace")
-        return text
+    def _judged(self, seq: int, _: bytes | None, body: bytes) -> bool:
+        found = _JUDGED(body)
+        if found is None or not body.endswith(b"]}}"):
+            return False
+        if wrong := self._legal.judged(*found.groups()):
+            self._illegal(seq, *wrong)
+        return True
+
+    def _moved(self, seq: int, _: bytes | None, body: bytes) -> bool:
+        found = _MOVED(body)
+        if found is None or not body.endswith(b'"}') or body.find(b'","', found.end()) >= 0:
+            return False
+        if wrong := self._legal.moved(*found.groups()):
+            self._illegal(seq, *wrong)
+        return True
 
     # ------------------------------------------------------------ in full
 
@@ -150,11 +168,13 @@ class Content:
             self._illegal(row[0], f"its column says {row[1]!r}, its body {event.kind!r}", "one kind")
         self._seq = row[0]
         map_outputs(event, self._output)
+        wrong: tuple[str, str] | None = None
         match event:
             case Judged():
-                self._moves(row[0], self._legal.judged(event.at, event.guard, event.verdict.result))
+                wrong = self._legal.judged(event.at.encode(), event.guard.encode(), event.verdict.result.encode())
             case Moved():
-                self._moves(row[0], self._legal.moved(event))
+                words = (event.lane, event.source, event.outcome, event.state, event.trial, event.launch)
+                wrong = self._legal.moved(*(word.encode() for word in (*words, str(event.attempt))))
             case Opened() | Resumed():
                 self._legal.planned(event)
             case Requested():
@@ -163,6 +183,8 @@ class Content:
                 self._answer(row[0], event.request.encode())
             case Noted():
                 self._part(row[0], event.request.encode())
+        if wrong is not None:
+            self._illegal(row[0], *wrong)
 
     def _output(self, output: Output) -> Output:
         if output.blob is not None:
@@ -194,18 +216,14 @@ class Content:
             return
         if not asked:
             self._illegal(seq, f"a second answer to {_shown(request)}", "one answer to a request")
-        elif asked == b"status":
+        elif asked in _WATCHED:
+            self._open.pop(request, None)
             self._open.pop(self._of.pop(request, b""), None)
         self._asked[request] = b""
-        self._open.pop(request, None)
 
     def _part(self, seq: int, request: bytes) -> None:
         if request not in self._asked:
             self._illegal(seq, f"a part of an answer to {_shown(request)}, never asked", "a request before it")
-
-    def _moves(self, seq: int, wrong: tuple[str, str]) -> None:
-        if wrong[0]:
-            self._illegal(seq, *wrong)
 
     def _illegal(self, seq: int, found: str, wanted: str) -> None:
         self.flaws.append((seq, found, wanted))

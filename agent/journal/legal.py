@@ -7,92 +7,110 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.core.events import Moved, Opened, Resumed
+from agent.core.events import Opened, Resumed
 from agent.core.machine import HOLD, Machine
-from agent.core.values import Result
 
 if TYPE_CHECKING:
     from agent.core.plan import Plan
 
 
+Wrong = tuple[str, str] | None
+"""What was found and what was wanted; None when it is as it should be."""
+
+
 class _Lane:
-    """Where a lane stands: the last move, and the last verdict of each guard since then."""
+    """Where a lane stands: the state it is in, the visit's path, and the last verdict of each guard in it."""
 
     def __init__(self) -> None:
-        self.at = Moved(lane="", source="", outcome="", state="")
-        self.path = ""
-        """The visit's path, by which verdicts and requests name it."""
-        self.verdicts: dict[str, Result] = {}
-
-    def go(self, move: Moved) -> None:
-        """Begin the visit that a move leads into."""
-        self.at, self.verdicts = move, {}
-        self.path = f"{move.lane}/{move.trial or '-'}/{move.launch or '-'}/{move.state}/{move.attempt}"
+        self.state = self.path = b""
+        self.verdicts: dict[bytes, bytes] = {}
 
 
 class Legality:
-    """Follows the entries of one journal and says of each move or verdict what is wrong with it."""
+    """Follows the moves and verdicts of one journal. Names are bytes, as they are stored: there are many of them."""
 
     def __init__(self) -> None:
         self._plan: Plan | None = None
-        self._edges: frozenset[tuple[str, str, str]] = frozenset()
-        self._guards: dict[str, tuple[str, ...]] = {}
+        self._edges: frozenset[tuple[bytes, bytes, bytes]] = frozenset()
+        self._guards: dict[bytes, tuple[bytes, ...]] = {}
         """By state: the names of its guards."""
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[bytes, _Lane] = {}
+        self._at: dict[bytes, _Lane] = {}
+        """By the path of the visit in which a lane is."""
 
     def planned(self, event: Opened | Resumed) -> None:
         """Take in the plan that holds from here on."""
         if event.plan is not None:
-            self._plan, self._edges, self._guards = event.plan, frozenset(Machine(event.plan).edges), {}
+            edges = Machine(event.plan).edges
+            self._edges = frozenset((one.encode(), outcome.encode(), two.encode()) for one, outcome, two in edges)
+            self._plan, self._guards = event.plan, {}
 
-    def moved(self, event: Moved) -> tuple[str, str]:
-        """Take in a move; return what was found and what was wanted, ('', '') when it is as it should be."""
-        wrong = self._moved(event)
-        lane = self._lanes.setdefault(event.lane, _Lane())
-        lane.go(event)
+    def judged(self, at: bytes, guard: bytes, result: bytes) -> Wrong:
+        """Take in a verdict given in the visit ``at``."""
+        lane = self._at.get(at)
+        if lane is None:
+            other = self._lanes.get(at.partition(b"/")[0])
+            where = _shown(other.path) if other is not None else "no state"
+            what = f"a verdict of {_shown(guard)} in {_shown(at)}, while the lane is in {where}"
+            return what, "a verdict where it is"
+        lane.verdicts[guard] = result
+        return None
+
+    def moved(
+        self, lane: bytes, source: bytes, outcome: bytes, state: bytes, trial: bytes, launch: bytes, attempt: bytes
+    ) -> Wrong:
+        """Take in a move."""
+        place = self._lanes.get(lane)
+        wrong = self._moved(place, source, outcome, state)
+        if place is None:
+            place = self._lanes[lane] = _Lane()
+        self._at.pop(place.path, None)
+        place.state, place.verdicts = state, {}
+        place.path = b"/".join((lane, trial or b"-", launch or b"-", state, attempt))
+        self._at[place.path] = place
         return wrong
 
-    def judged(self, at: str, guard: str, result: Result) -> tuple[str, str]:
-        """Take in a verdict given in the visit ``at``; return as ``moved`` does."""
-        lane = self._lanes.get(at.partition("/")[0])
-        if lane is None or lane.path != at:
-            where = lane.path if lane is not None else "no state"
-            return f"a verdict of {guard} in {at}, while the lane is in {where}", "a verdict where it is"
-        lane.verdicts[guard] = result
-        return "", ""
-
-    def _moved(self, event: Moved) -> tuple[str, str]:
+    def _moved(self, lane: _Lane | None, source: bytes, outcome: bytes, state: bytes) -> Wrong:
+        step = (source, outcome, state)
         if self._plan is None:
-            return f"a move to {event.state} before the run was opened", "a plan first"
-        lane = self._lanes.get(event.lane)
-        here = lane.at.state if lane is not None else ""
-        step = f"{event.source or 'start'} -{event.outcome}-> {event.state}"
-        if event.source != here:
-            return f"{step}, while the lane is in {here or 'no state'}", f"a move out of {here or 'nowhere'}"
-        if event.outcome == "open" and not here:
+            return f"a move to {_shown(state)} before the run was opened", "a plan first"
+        here = lane.state if lane is not None else b""
+        if source != here:
+            what = f"{_told(step)}, while the lane is in {_shown(here) or 'no state'}"
+            return what, f"a move out of {_shown(here) or 'nowhere'}"
+        if outcome == b"open" and not here:
             first = self._plan.states[0].name
-            return ("", "") if event.state == first else (step, f"the first state, {first}")
+            return None if state == first.encode() else (_told(step), f"the first state, {first}")
         # A lane is held whenever another controller came in between, or the table refused; no edge says so.
-        if event.state == HOLD and (event.outcome == "fenced" or event.outcome.startswith("refused ")):
-            return "", ""
-        if (event.source, event.outcome, event.state) not in self._edges:
-            return f"{step}: the plan's table has no such edge", "one of the edges that `agent diagram` draws"
-        if event.outcome == "pass" and lane is not None:
-            return self._passed(step, lane)
-        return "", ""
+        if state == HOLD.encode() and (outcome == b"fenced" or outcome.startswith(b"refused ")):
+            return None
+        if step not in self._edges:
+            what = f"{_told(step)}: the plan's table has no such edge"
+            return what, "one of the edges that `agent diagram` draws"
+        if outcome == b"pass" and lane is not None and (open_ := self._open(lane)):
+            return f"{_told(step)} past its guards: {', '.join(open_)}", "PASS from each of them"
+        return None
 
-    def _passed(self, step: str, lane: _Lane) -> tuple[str, str]:
-        """Say which guards of a state that was left by ``pass`` did not say PASS."""
-        open_ = [f"{guard} {result}" for guard, result in lane.verdicts.items() if result is not Result.PASS]
-        guards = self._named(lane.at.state)
-        open_ += [f"{guard} not judged" for guard in guards if guard not in lane.verdicts]
-        return (f"{step} past its guards: {', '.join(open_)}", "PASS from each of them") if open_ else ("", "")
+    def _open(self, lane: _Lane) -> list[str]:
+        """Return which guards of a lane's state did not say PASS."""
+        verdicts = lane.verdicts
+        found = [f"{_shown(guard)} {_shown(result)}" for guard, result in verdicts.items() if result != b"PASS"]
+        return found + [f"{_shown(guard)} not judged" for guard in self._named(lane.state) if guard not in verdicts]
 
-    def _named(self, state: str) -> tuple[str, ...]:
+    def _named(self, state: bytes) -> tuple[bytes, ...]:
         """Return the names under which a state's guards are judged."""
         from agent.core.campaign.decide import named
 
         assert self._plan is not None
         if state not in self._guards:
-            self._guards[state] = tuple(named(self._plan.state(state).guards))
+            self._guards[state] = tuple(name.encode() for name in named(self._plan.state(state.decode()).guards))
         return self._guards[state]
+
+
+def _shown(name: bytes) -> str:
+    return name.decode(errors="backslashreplace")
+
+
+def _told(step: tuple[bytes, bytes, bytes]) -> str:
+    source, outcome, state = (_shown(part) for part in step)
+    return f"{source or 'start'} -{outcome}-> {state}"

@@ -216,9 +216,10 @@ def evolve(campaign: Campaign, entry: Entry) -> Campaign:
             campaign.history.append(Record(event.trial, event.launch))
             campaign.launches.setdefault(event.launch, Launch(event.launch, event.trial.id))
         case Scored():
-            for record in campaign.history:
+            for record in reversed(campaign.history):
                 if (record.trial.id, record.launch) == (event.trial, event.launch):
                     record.scored = event
+                    break
         case Concluded():
             campaign.concluded = event
     return campaign
@@ -284,9 +285,10 @@ def _learn(campaign: Campaign, answer: Answer) -> None:
     if isinstance(answer.action, Acquire) and isinstance(answer.outcome, Completed):
         campaign.leased, campaign.renew = answer.action.ttl_s > 0, False
     if isinstance(answer.action, Start) and answer.role == "start" and text is not None:
-        for launch in campaign.launches.values():
+        for launch in reversed(campaign.launches.values()):
             if launch.key == answer.action.key:
                 launch.started = read_job_state(text)
+                break
     elif answer.role == "earlier" and text is not None and campaign.launch is not None:
         campaign.launch.started = read_job_state(text)
     elif answer.role == "inspect" and text is not None and campaign.launch is not None:
@@ -339,8 +341,10 @@ def _move(campaign: Campaign, event: Moved) -> None:
     words = _words(campaign, event.source) if event.outcome in ("pass", "settled") else ()
     if "clean" in words:
         campaign.cleared = True
-        for launch in campaign.launches.values():
-            launch.gone = launch.gone or bool(launch.key)
+        for launch in reversed(campaign.launches.values()):
+            if launch.gone:
+                break  # launches come one after the other: those before it were proved gone with it
+            launch.gone = bool(launch.key)
     if "watch" in words and campaign.launch is not None and campaign.launch.health_s is None:
         campaign.launch.health_s = campaign.now - campaign.launch.asked_s
     if event.source in (event.state, HOLD) and record is not None:
