@@ -21,13 +21,13 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from agent.core.events import Opened
 from agent.journal.chain import COLUMNS, Row, entry_hash
 from agent.journal.store import INSERT, Journal
 
+ROOT = Path(__file__).parent.parent
 GOLDEN = ROOT / "tests" / "journals" / "eagle3-lab" / "journal.db.gz"
 GOALS = {"audit": 2.0, "memory_mib": 300.0, "show_s": 1.0}
 

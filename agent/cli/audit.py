@@ -56,7 +56,11 @@ def main(args: argparse.Namespace) -> int:
     signer = check_signature(run.journal, args.verify_signature, report) if args.verify_signature else ""
     signature = sign(run.journal, args.sign, report) if args.sign and report.ok else None
     if args.json:
-        print(json.dumps({"run": run.id, **document(report), "replayed": args.replay, "signed_by": signer, "transitions": steps}))
+        print(
+            json.dumps(
+                {"run": run.id, **document(report), "replayed": args.replay, "signed_by": signer, "transitions": steps}
+            )
+        )
         return int(Exit.JOURNAL) if report.flaws else 0
     for step in steps if not args.brief else ():
         for line in step_lines(step):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import io
+import keyword
 import os
 import sys
 
@@ -16,7 +17,7 @@ from agent import __version__
 
 COMMANDS = (
     "init", "check", "plan", "trust", "run", "resume", "status", "watch", "show", "logs", "runs", "replay", "audit",
-    "report", "diff", "export", "salvage", "note", "stop", "doctor", "diagnose", "rules", "diagram", "schema",
+    "report", "diff", "export", "import", "salvage", "note", "stop", "doctor", "diagnose", "rules", "diagram", "schema",
 )  # fmt: skip
 """In the order of use; a command whose module is not there yet is not offered."""
 
@@ -33,10 +34,11 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"agent {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in COMMANDS:
+        file = f"agent.cli.{name}_" if keyword.iskeyword(name) else f"agent.cli.{name}"
         try:
-            module = importlib.import_module(f"agent.cli.{name}")
+            module = importlib.import_module(file)
         except ModuleNotFoundError as error:
-            if error.name != f"agent.cli.{name}":
+            if error.name != file:
                 raise
             continue
         module.add(commands)

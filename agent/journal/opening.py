@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,6 +96,22 @@ def read_genesis(connection: sqlite3.Connection, path: Path) -> Genesis:
         return Genesis(campaign, digest, json.loads(info), unsealed(salvaged, digest))
     except (TypeError, ValueError) as error:
         raise broken(path, 0, f"the genesis is unreadable ({error})") from error
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a journal of a format that is known, for statements; codes as for ``Journal.open_reader``."""
+    path = existing(path)
+    try:
+        connection = schema.connect_reader(path)
+        try:
+            check_version(connection, path)
+            read_genesis(connection, path)
+            yield connection
+        finally:
+            connection.close()
+    except schema.READ_ERRORS as error:
+        raise damaged(path, error) from error
 
 
 def sealed(facts: dict[str, str], genesis: bytes) -> str:

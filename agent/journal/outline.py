@@ -15,7 +15,7 @@ from agent.core.events import Entry, Moved, Opened, Resumed
 from . import schema
 from .chain import COLUMNS
 from .codec import read_rows
-from .opening import check_version, damaged, existing, read_genesis
+from .opening import reading
 
 FROM_ENTRIES = 20_000
 """A shorter journal is read whole, chain and all: that takes a second or two at most."""
@@ -38,21 +38,10 @@ def outline(path: Path, least: int = FROM_ENTRIES) -> list[Entry] | None:
     None when the journal has fewer than ``least`` entries, or was made before it had an index of its landmarks: then
     read it whole. Codes: E_JOURNAL_MISSING, E_JOURNAL_DAMAGED, E_JOURNAL_UNSUPPORTED.
     """
-    path = existing(path)
-    try:
-        connection = schema.connect_reader(path)
-        try:
-            check_version(connection, path)
-            read_genesis(connection, path)
-            (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM event").fetchone()
-            known = connection.execute(
-                "SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = 'landmark'"
-            ).fetchone()
-            return _read(connection) if last >= least and known else None
-        finally:
-            connection.close()
-    except schema.READ_ERRORS as error:
-        raise damaged(path, error) from error
+    with reading(path) as connection:
+        (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM event").fetchone()
+        index = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = 'landmark'")
+        return _read(connection) if last >= least and index.fetchone() else None
 
 
 def _read(connection: sqlite3.Connection) -> list[Entry]:

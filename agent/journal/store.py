@@ -317,6 +317,16 @@ class Journal:
         """Return how many entries there are."""
         return self.head.seq
 
+    @property
+    def genesis(self) -> str:
+        """What the first entry's ``prev`` is, in hex."""
+        return self._genesis.hex()
+
+    def rows(self, start: int = 1) -> Iterator[Row]:
+        """Yield the rows from number ``start`` on as they are stored, chain checked; codes as for ``entries``."""
+        for page in self._pages(start):
+            yield from page
+
     def entries(self, start: int = 1) -> Iterator[Entry]:
         """Yield the entries from number ``start`` on, chain checked, blobs not loaded.
 
