@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from agent.cli.linter import Hit
     from agent.core.plan import Plan
 
-BUILTIN = "builtin"
 SIZE_MAX = 1 << 20
 FILE_MAX = 64 << 20
 
@@ -132,14 +131,14 @@ def _refused(path: Path, code: str, message: str, remedy: str) -> PlaybookError:
 
 
 def reader(folder: Path) -> Callable[[str], bytes]:
-    """Return what reads files beside a playbook: those below ``folder``, and ``builtin``."""
+    """Return what reads files beside a playbook: those below ``folder``, and our own scripts."""
     root = folder.resolve()
 
-    def read(name: str) -> bytes:
-        if name == BUILTIN:
-            from agent.core.probes.benchmark import BUILTIN as SCRIPT
+    from agent.core.probes.benchmark import OWN_SCRIPTS
 
-            return (Path(__file__).parents[1] / "hosts" / "scripts" / SCRIPT).read_bytes()
+    def read(name: str) -> bytes:
+        if name in OWN_SCRIPTS:
+            return (Path(__file__).parents[1] / "hosts" / "scripts" / OWN_SCRIPTS[name]).read_bytes()
         path = (root / name).resolve()
         if not path.is_relative_to(root):
             raise AgentError("the file lies outside the playbook's folder", "copy it beside the playbook", "E_PATH")

@@ -35,7 +35,7 @@ def hits(plan: Plan, text: bytes, file: str) -> list[Hit]:
     found: dict[str, Hit] = {}
     trials = known_trials(plan)
     for trial in trials:
-        for hint in lint(plan.server, trial, plan.benchmark.args if plan.benchmark else (), version_of(plan)):
+        for hint in lint(plan.server, trial, plan.benchmark.words if plan.benchmark else (), version_of(plan)):
             if hint.id in found or is_allowed(plan, hint):
                 continue
             found[hint.id] = Hit(hint.level, _problem(document, hint, trial, of_all=trial.role == "baseline"))

@@ -48,9 +48,9 @@ def cycle_s(plan: Plan, start_s: float) -> float:
     """Estimate the seconds of one launch with its benchmark: the start, and the tokens at an assumed 50 tok/s."""
     if plan.benchmark is None:
         return start_s
-    work, repeats = plan.benchmark.workload, plan.benchmark.repeats.min
-    tokens = (work.requests + work.warmup) * work.output_tokens * repeats
-    return start_s + tokens / 50.0 / max(1, work.concurrency) + 3.0
+    loads, repeats = plan.benchmark.workloads or (plan.benchmark.workload,), plan.benchmark.repeats.min
+    waits = ((load.requests + load.warmup) * load.output_tokens / max(1, load.concurrency) for load in loads)
+    return start_s + sum(waits) * repeats / 50.0 + 3.0
 
 
 def summary(plan: Plan, cost: Forecast, start_s: float) -> dict[str, Any]:

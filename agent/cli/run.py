@@ -124,7 +124,7 @@ def load(playbook: Path) -> tuple[bytes, Plan, dict[str, bytes]]:
     files[sha256] = profiler
     plan = plan.model_copy(update={"profile": plan.profile.model_copy(update={"sha256": sha256})})
     if plan.benchmark is not None:
-        files.update(generated_files(plan.benchmark.workload))
+        files.update(generated_files(plan.benchmark))
     return text, plan, files
 
 

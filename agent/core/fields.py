@@ -129,6 +129,11 @@ Metric = Annotated[
     StrictStr, _matching(r"[a-z][a-z0-9_]{0,63}", "E_NAME", "a metric is a lower-case word", "write output_tok_s")
 ]
 
+WorkloadName = Annotated[
+    StrictStr,
+    _matching(r"[a-z][a-z0-9_]{0,23}", "E_NAME", "a workload is a lower-case word, at most 24 signs", "write chat"),
+]
+
 REFUSED_ENV = frozenset(
     {"PATH", "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "BASH_ENV", "ENV", "IFS", "SHELLOPTS", "PS4", "PYTHONSTARTUP"}
 )

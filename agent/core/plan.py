@@ -94,6 +94,15 @@ class Repeats(Value):
     until_cv: float | None = None
 
 
+class Extract(Value):
+    """Where a number stands in a tool's output: a path into JSON, or else a pattern (RE2) whose group it is."""
+
+    json_: str = ""
+    pattern: str = ""
+    file: str = ""
+    """A file that the tool leaves in its folder; '' = what it prints."""
+
+
 class Benchmark(Value):
     """The load: a script, uploaded under its digest, that prints one JSON document.
 
@@ -101,12 +110,30 @@ class Benchmark(Value):
     """
 
     script: str
-    """Name of the file; ``builtin`` is the script that comes with the agent."""
+    """Name of the file; ``builtin`` is the load script that comes with the agent, ``builtin:tool`` its runner of
+    tools of others.
+    """
     sha256: str
     args: tuple[str, ...] = ()
+    tool: str = ""
+    """A tool of ``agent.core.probes.benchmark.TOOLS``; '' = the script itself measures."""
+    command: tuple[str, ...] = ()
+    """How the tool is started."""
+    files: dict[str, str] = {}
+    """Further files of the job, by their name in its folder, as SHA-256."""
+    metrics: dict[str, Extract] = {}
+    slo: dict[str, float] = {}
+    """Limits in ms of ``ttft``, ``tpot``, ``e2e``; a request that meets them all counts as good."""
     workload: Workload
+    workloads: tuple[Workload, ...] = ()
+    """Where there are several: all of them, the first of which is ``workload``."""
     repeats: Repeats = Repeats()
     timeout_s: float = 600.0
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command line that a person would have typed, for rules that look at it."""
+        return (*self.command, *self.args)
 
 
 class Profile(Value):

@@ -27,6 +27,7 @@ from .fields import (
     Timeout,
     by_kind,
 )  # fmt: skip
+from .playbook_benchmark import Benchmark
 from .playbook_search import Budget, Goal, OnFail, Point, Search
 
 # ---------------------------------------------------------------- the server
@@ -90,47 +91,6 @@ class Server(Part):
 
 
 # ---------------------------------------------------------------- measuring
-
-
-class Repeats(Part):
-    """How often a benchmark is repeated in one launch."""
-
-    min: Annotated[StrictInt, Field(ge=1, le=1000)] = 3
-    """At least."""
-    until_cv: Percent | None = None
-    """Until the coefficient of variation is at most this."""
-    max: Annotated[StrictInt, Field(ge=1, le=1000)] | None = None
-    """At most. Default: `min`, or 10 with `until_cv`."""
-
-
-class Benchmark(Part):
-    """The load that measures."""
-
-    script: File = "builtin"
-    """`builtin`, or a file beside the playbook; it is uploaded under its digest and prints one JSON document."""
-    args: tuple[StrictStr, ...] = ()
-    """Further words of its command line."""
-    prompts: Annotated[
-        Annotated[Literal["copy", "free", "mixed"], Tag("one")]
-        | Annotated[Annotated[tuple[Annotated[StrictStr, Field(min_length=1)], ...], Field(min_length=1)], Tag("list")],
-        by_kind("copy, free, mixed, or a list of prompts"),
-    ] = "mixed"
-    """A named set (`copy`: repeat code; `free`: prose; `mixed`), or the prompts themselves."""
-    output_tokens: Count = 96
-    """Tokens asked for in each answer."""
-    requests: Count = 2
-    """Requests in one repeat."""
-    concurrency: Count = 1
-    """Requests at a time."""
-    warmup: Annotated[StrictInt, Field(ge=0, le=1000)] = 1
-    """Requests before the first repeat that are not counted."""
-    repeats: Annotated[
-        Annotated[Annotated[StrictInt, Field(ge=1, le=1000)], Tag("one")] | Annotated[Repeats, Tag("map")],
-        by_kind("a number, or min, until_cv and max"),
-    ] = 3
-    """A number, or `{min: 3, until_cv: 1%, max: 10}`."""
-    timeout: Timeout = 600.0
-    """Of one repeat."""
 
 
 class Profile(Part):

@@ -13,18 +13,17 @@ from typing import Any
 from ..errors import AgentError, PlaybookError, Problem
 from . import plan
 from .check import Findings, check_words, read
-from .playbook import Playbook, Repeats, Replaces
+from .playbook import Playbook, Replaces
+from .resolve_benchmark import resolve_benchmark
 from .resolve_search import changes, check_expressions, given, resolve_search
 from .resolve_states import resolve_guard, resolve_states
 from .wording import Path, did_you_mean
-from .workloads import SETS
 from .yaml import Document, Node, compose
 
 Read = Callable[[str], bytes]
-"""Returns the bytes of a file beside the playbook, by the name written in it; ``builtin`` is the agent's own load
-script. Raises OSError or AgentError when there is none."""
+"""Returns the bytes of a file beside the playbook, by the name written in it; ``builtin`` and the names that begin
+so are the agent's own scripts. Raises OSError or AgentError when there is none."""
 
-BUILTIN = "builtin"
 _TP_FLAG = {"sglang": "tp-size", "vllm": "tensor-parallel-size"}
 _TP_NAMES = ("tp", "tp-size", "tensor-parallel-size")
 _GENERIC = re.compile(r"(?:.*/)?(?:python[\d.]*|bash|sh|dash|zsh|node|java|perl|ruby|env|sudo|uv|poetry|-m|\W*)")
@@ -100,7 +99,7 @@ class _Resolver:
                 "goal": self.goal(),
                 "search": search,
                 "budget": plan.Budget(launches=playbook.budget.launches, time_s=playbook.budget.time),
-                "benchmark": self.benchmark(),
+                "benchmark": resolve_benchmark(playbook.benchmark, self.digest, self.findings),
                 "profile": plan.Profile(
                     method=playbook.profile.method, on=playbook.profile.on, seconds=playbook.profile.duration
                 ),
@@ -199,34 +198,6 @@ class _Resolver:
         time_like = own.metric.endswith(("_ms", "_s")) and not own.metric.endswith("_tok_s")
         direction = own.direction or ("down" if time_like else "up")
         return plan.Goal(metric=own.metric, improve=own.improve, direction=direction, strict=own.strict)
-
-    def benchmark(self) -> plan.Benchmark:
-        own = self.playbook.benchmark
-        repeats = own.repeats if isinstance(own.repeats, Repeats) else Repeats(min=own.repeats, max=own.repeats)
-        most = repeats.max or max(repeats.min, 10 if repeats.until_cv is not None else repeats.min)
-        if most < repeats.min:
-            self.findings.add(
-                "E_RANGE", ("benchmark", "repeats", "max"), "less than min", f"write {repeats.min} or more"
-            )
-        if repeats.until_cv is not None and most < 2:
-            message = "one repeat has no variation"
-            self.findings.add("E_RANGE", ("benchmark", "repeats", "max"), message, "write `max: 10`")
-        named = isinstance(own.prompts, str)
-        return plan.Benchmark(
-            script=own.script,
-            sha256=self.digest(own.script, ("benchmark", "script")),
-            args=own.args,
-            workload=plan.Workload(
-                name=own.prompts if isinstance(own.prompts, str) else "own",
-                prompts=SETS[own.prompts] if named else own.prompts,  # type: ignore[index]
-                output_tokens=own.output_tokens,
-                requests=own.requests,
-                concurrency=own.concurrency,
-                warmup=own.warmup,
-            ),
-            repeats=plan.Repeats(min=repeats.min, max=most, until_cv=repeats.until_cv),
-            timeout_s=own.timeout,
-        )
 
     def assumptions(self) -> dict[str, Any]:
         named = self.playbook.assumptions.items()

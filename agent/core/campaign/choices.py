@@ -134,7 +134,9 @@ def _past(campaign: Campaign, record: Record) -> Past:
 
 def score(campaign: Campaign, record: Record) -> Scored:
     """Say what a trial's benchmark on its launch was worth."""
-    results = [result for text in record.benchmarks if (result := read_benchmark(text)) is not None]
+    results = [
+        result for text in record.benchmarks if (result := read_benchmark(text, campaign.plan.benchmark)) is not None
+    ]
     tables = [result.metrics() for result in results]
     names = sorted(set.intersection(*(set(table) for table in tables))) if tables else []
     profile = read_profile(record.profile) if record.profile else None

@@ -22,7 +22,7 @@ def do_benchmark(context: Context) -> Step:
     looks = _looks(context)
     if looks is not None and not (first := sure(context, BEFORE, looks)).done:
         return first
-    results = [bench.read_benchmark(text) for text in context.record.benchmarks]
+    results = [bench.read_benchmark(text, plan.benchmark) for text in context.record.benchmarks]
     if len(results) < _wanted(context, results):
         argv, files = bench.bench_command(plan.benchmark, server)
         env = {"AGENT_PORT": str(server.port), "AGENT_URL": f"http://127.0.0.1:{server.port}"}

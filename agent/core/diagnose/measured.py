@@ -13,8 +13,8 @@ from ..guards import failed, judge, unknown
 from ..guards.config import EffectiveConfig, same
 from ..guards.load import BenchValid, Drafting
 from ..observations import SectionResult
-from ..probes.bench_tools import read_json, read_text, result_of
 from ..probes.benchmark import BenchmarkResult
+from ..probes.benchmark.serving import read_json, read_text, result_of
 from ..probes.pasted import blocks
 from ..servers import ServerKind
 from ..servers.engine import counter

@@ -247,7 +247,7 @@ class ScriptMatches(Guard):
                     return failed(Finding.CONFIG_INVALID, f"its arguments name port {found}", f"port {port}")
         if not evidence.benchmarks:
             return passed(f"{benchmark.script} {benchmark.sha256[:12]}, not run yet")
-        result = read_benchmark(evidence.benchmarks[-1])
+        result = read_benchmark(evidence.benchmarks[-1], benchmark)
         endpoint = result.endpoint if result is not None else ""
         match = re.search(r":(\d{1,5})(?:/|$)", endpoint)
         if match is None:
@@ -275,7 +275,7 @@ class Expr(Guard):
             "flags": dict(trial.flags) if trial else {},
             "env": dict(trial.env) if trial else {},
             "server": {"kind": server.kind, "port": server.port, "gpus": server.gpus},
-            "metrics": metrics_of(evidence.benchmarks) if evidence.benchmarks else {},
+            "metrics": metrics_of(evidence) if evidence.benchmarks else {},
             "health": facts.health[-1][1] if facts and facts.health else 0,
             "workers": facts.workers or 0 if facts else 0,
             "now": evidence.now,

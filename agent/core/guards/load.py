@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from pydantic import Field, model_validator
 
-from ..probes.benchmark import read_benchmark
+from ..probes.benchmark import BenchmarkResult, read_benchmark
 from ..values import Finding, Verdict, rounded
 from .base import Fraction, Guard, Seconds, failed, passed, unknown, waiting
 from .view import log_lines
@@ -34,18 +34,20 @@ class Measured(Protocol):
     def output_tok_s(self) -> float | None: ...  # noqa: D102
 
 
-def results_of(texts: Sequence[str]) -> list[Any]:
+def results_of(evidence: Evidence) -> list[BenchmarkResult]:
     """Read every repeat of a benchmark; ValueError when one of them is no result."""
-    results = [read_benchmark(text) for text in texts]
-    for place, result in enumerate(results, 1):
+    results: list[BenchmarkResult] = []
+    for place, text in enumerate(evidence.benchmarks, 1):
+        result = read_benchmark(text, evidence.plan.benchmark)
         if result is None:
             raise ValueError(f"repeat {place} is not a result of a known form")
+        results.append(result)
     return results
 
 
-def metrics_of(texts: Sequence[str]) -> dict[str, float]:
+def metrics_of(evidence: Evidence) -> dict[str, float]:
     """Return the mean of every number that all repeats report."""
-    return means(results_of(texts))
+    return means(results_of(evidence))
 
 
 def means(results: Sequence[Any]) -> dict[str, float]:
@@ -115,7 +117,7 @@ class BenchValid(Guard):
         if not evidence.benchmarks:
             return unknown("there is no result of a benchmark", f"{self.min_repeats} results")
         try:
-            results = results_of(evidence.benchmarks)
+            results = results_of(evidence)
         except ValueError as error:
             return unknown(f"a result cannot be read: {error}", "readable results")
         for line in log_lines(evidence):
@@ -246,7 +248,7 @@ class Drafting(Guard):
         if not kind.speculates(trial):
             return passed("this trial asks for no speculation")
         if evidence.benchmarks:
-            results = results_of(evidence.benchmarks)
+            results = results_of(evidence)
             counts = _total(results, "draft_tokens"), _total(results, "drafts")
             silent = getattr(kind, "silent_is_off", True)
             found = self.check(accept_length(results), counts, silent, _total(results, "accepted_tokens"))
@@ -314,7 +316,7 @@ class Metric(Guard):
         wanted = f"{self.name} {' and '.join(bounds)}"
         if not evidence.benchmarks:
             return unknown("there is no result of a benchmark", wanted)
-        value = metrics_of(evidence.benchmarks).get(self.name)
+        value = metrics_of(evidence).get(self.name)
         if value is None:
             return unknown(f"the results have no {self.name}", wanted)
         low = self.above is not None and value <= self.above

@@ -213,7 +213,7 @@ def rejection(plan: Plan, trial: Trial, version: str = "") -> str:
     What the playbook allows by a comment passes, and so does an override that a guard of the playbook allows by the
     flag's name.
     """
-    for hint in lint(plan.server, trial, plan.benchmark.args if plan.benchmark else (), version or version_of(plan)):
+    for hint in lint(plan.server, trial, plan.benchmark.words if plan.benchmark else (), version or version_of(plan)):
         if hint.level == "error" and not is_allowed(plan, hint):
             return str(hint)
     return ""

@@ -34,6 +34,8 @@ COUNTERS = {
         "llamacpp:spec_decode_num_accepted_tokens_total",
         "vllm:spec_decode_num_accepted_tokens_total",
     ),
+    "cached_tokens": ("sglang:cached_tokens_total", "vllm:prefix_cache_hits_total"),
+    "prompt_tokens": ("sglang:prompt_tokens_total", "vllm:prompt_tokens_total", "llamacpp:prompt_tokens_total"),
     "generated_tokens": (
         "llamacpp:tokens_predicted_total",
         "vllm:generation_tokens_total",
@@ -53,9 +55,13 @@ class Client:
     def __init__(self, host: str, port: int, key: str) -> None:
         self.host, self.port, self.key = host, port, key
 
+    def clean_all(self, text: str) -> str:
+        """Return text without the API key."""
+        return text.replace(self.key, "[key]") if self.key else text
+
     def clean(self, text: str) -> str:
         """Return text that is safe to print: short, and without the API key."""
-        return (text.replace(self.key, "[key]") if self.key else text)[:300]
+        return self.clean_all(text)[:300]
 
     def open(self, method: str, path: str, body: Any, timeout_s: float) -> http.client.HTTPResponse:
         """Send a request and return the answer with its head read; raise FailedError on anything but 200."""
@@ -297,6 +303,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--model", default="", help="default: the first of /v1/models")
     parser.add_argument("--prompts", default="", help="a JSON list of texts")
     parser.add_argument("--prompts-file", default="", help="a file with a JSON list of texts")
+    parser.add_argument("--workloads", default="", help="several windows, one after the other: JSON, see `loads`")
+    parser.add_argument("--workloads-file", default="", help="a file with the same")
     parser.add_argument("--output-tokens", type=int, default=96)
     parser.add_argument("--requests", type=int, default=2)
     parser.add_argument("--concurrency", type=int, default=1)
@@ -313,32 +321,46 @@ def arguments() -> argparse.ArgumentParser:
 def read_prompts(options: argparse.Namespace) -> list[str]:
     """Return the prompts, or raise ValueError."""
     text = Path(options.prompts_file).read_text("utf-8") if options.prompts_file else options.prompts
-    prompts = json.loads(text)
+    return texts(json.loads(text))
+
+
+def texts(prompts: Any) -> list[str]:
+    """Return a list of texts as it is; ValueError for anything else."""
     if not isinstance(prompts, list) or not prompts or not all(isinstance(item, str) for item in prompts):
-        raise ValueError("prompts must be a JSON list of texts")
+        raise ValueError("prompts must be a JSON list of texts, at least one")
     return prompts
 
 
-def main() -> int:
-    """Measure and print."""
-    options = arguments().parse_args()
-    try:
-        prompts = read_prompts(options)
-        if min(options.requests, options.concurrency, options.output_tokens, options.port) < 1:
-            raise ValueError("--port, --requests, --concurrency and --output-tokens are at least 1")
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"bench: {error}\n")
-        return 2
-    key = next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), "")
-    client = Client(options.host, options.port, key)
-    model = options.model or served_model(client)
-    if options.seed < 0:
-        options.seed = random.SystemRandom().getrandbits(31)
-    short = min(options.output_tokens, options.warmup_tokens)
-    warm = run(client, options, model, prompts, options.warmup, short) if options.warmup > 0 else []
+def loads(options: argparse.Namespace) -> list[tuple[str, argparse.Namespace, list[str]]]:
+    """Return what is to be measured: a name, its options and its prompts for each window, '' for the only one.
+
+    Several are given as ``{"prompts": [[TEXT, …], …], "workloads": [{"name", "prompts": INDEX, "requests", …}]}``.
+    """
+    text = Path(options.workloads_file).read_text("utf-8") if options.workloads_file else options.workloads
+    if not text:
+        return [("", options, read_prompts(options))]
+    document = json.loads(text)
+    found = []
+    for row in document["workloads"]:
+        own = argparse.Namespace(**vars(options))
+        own.output_tokens, own.requests = int(row["output_tokens"]), int(row["requests"])
+        own.concurrency = int(row["concurrency"])
+        found.append((str(row["name"]), own, texts(document["prompts"][row["prompts"]])))
+    if not found:
+        raise ValueError("there is no workload")
+    return found
+
+
+PARAMETERS = (
+    *("api", "chat", "output_tokens", "requests", "concurrency", "warmup"),
+    *("timeout", "seed", "unique_prefix", "stop_at_eos"),
+)
+
+
+def window(client: Client, options: argparse.Namespace, model: str, prompts: list[str]) -> dict[str, Any]:
+    """Measure one window and return its part of the document; ValueError when it is neither real nor simulated."""
     flushed = options.flush and flush(client)
     before = counters(client)
-    started = time.time()
     records = run(client, options, model, prompts, options.requests, options.output_tokens)
     after = counters(client)
     zero = min(record["start_s"] for record in records)
@@ -346,28 +368,59 @@ def main() -> int:
         record["start_s"] = round(record["start_s"] - zero, 6)
         record["end_s"] = round(record["end_s"] - zero, 6)
     wall_s = max(record["end_s"] for record in records)
-    try:
-        simulated_s = simulated_window(records, min(options.concurrency, options.requests))
-    except (TypeError, ValueError) as error:
-        sys.stderr.write(f"bench: {error}\n")
-        return 1
-    names = "api chat output_tokens requests concurrency warmup timeout seed unique_prefix stop_at_eos"
-    document = {
-        "schema": "agent-bench/1",
+    simulated_s = simulated_window(records, min(options.concurrency, options.requests))
+    return {
         "simulated": simulated_s is not None,
-        "endpoint": f"http://{options.host}:{options.port}",
-        "model": model,
-        "tool": hashlib.sha256(Path(__file__).read_bytes()).hexdigest(),
-        "parameters": {name: getattr(options, name) for name in names.split()},
-        "prompts": hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
-        "started": round(started, 3),
+        "parameters": {name: getattr(options, name) for name in PARAMETERS},
         "wall_s": round(wall_s if simulated_s is None else simulated_s, 6),
         "completed": sum(record["ok"] for record in records),
         "flushed": flushed,
-        "warmup_failed": sum(not record["ok"] for record in warm),
         "counters": {name: after[name] - before[name] for name in sorted(after) if name in before},
         "requests": records,
     }
+
+
+def main() -> int:
+    """Measure and print."""
+    options = arguments().parse_args()
+    try:
+        wanted = loads(options)
+        for _, own, _ in wanted:
+            if min(own.requests, own.concurrency, own.output_tokens, own.port) < 1:
+                raise ValueError("--port, --requests, --concurrency and --output-tokens are at least 1")
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        sys.stderr.write(f"bench: {error}\n")
+        return 2
+    key = next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), "")
+    client = Client(options.host, options.port, key)
+    model = options.model or served_model(client)
+    seed = random.SystemRandom().getrandbits(31) if options.seed < 0 else options.seed
+    for place, (_, own, _) in enumerate(wanted):
+        own.seed = seed + place
+    _, first, prompts = wanted[0]
+    short = min(first.output_tokens, options.warmup_tokens)
+    warm = run(client, first, model, prompts, options.warmup, short) if options.warmup > 0 else []
+    started = time.time()
+    try:
+        windows = [{"name": name, **window(client, own, model, texts)} for name, own, texts in wanted]
+    except (TypeError, ValueError) as error:
+        sys.stderr.write(f"bench: {error}\n")
+        return 1
+    everything = [texts for _, _, texts in wanted] if windows[0]["name"] else prompts
+    document = {
+        "schema": "agent-bench/1",
+        "simulated": any(part["simulated"] for part in windows),
+        "endpoint": f"http://{options.host}:{options.port}",
+        "model": model,
+        "tool": hashlib.sha256(Path(__file__).read_bytes()).hexdigest(),
+        "prompts": hashlib.sha256(json.dumps(everything).encode()).hexdigest(),
+        "started": round(started, 3),
+        "warmup_failed": sum(not record["ok"] for record in warm),
+    }
+    if windows[0]["name"]:
+        document["parameters"], document["workloads"] = {"warmup": options.warmup}, windows
+    else:
+        document.update({name: value for name, value in windows[0].items() if name != "name"})
     sys.stdout.write(json.dumps(document) + "\n")
     sys.stdout.flush()
     return 0

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.core.observations import SectionResult
-from agent.core.probes.bench_tools import read_json, read_text
+from agent.core.probes.benchmark.serving import read_json, read_text
 from agent.core.probes.files import file_section, read_file
 from agent.core.probes.gpu import read_apps, read_gpus
 from agent.core.probes.host import read_disks, read_host, read_memory, read_nccl_conf

@@ -194,7 +194,7 @@ def test_the_command_of_the_built_in_script() -> None:
     assert json.loads(argv[argv.index("--prompts") + 1]) == ["zwei\nZeilen ü"]
     assert all(word.isascii() and "\n" not in word for word in argv)
     assert files == {"bench.py": "f" * 64}
-    assert generated_files(load) == {}
+    assert generated_files(Benchmark(script="builtin", sha256="f" * 64, workload=load)) == {}
 
 
 def test_long_prompts_are_a_file() -> None:
@@ -202,7 +202,7 @@ def test_long_prompts_are_a_file() -> None:
     load = Workload(prompts=("x" * PROMPTS_INLINE_CHARS_MAX,))
     argv, files = bench_command(Benchmark(script="builtin", sha256="f" * 64, workload=load), server())
     assert "@job/prompts.json" in argv
-    ((name, data),) = generated_files(load).items()
+    ((name, data),) = generated_files(Benchmark(script="builtin", sha256="f" * 64, workload=load)).items()
     assert files["prompts.json"] == name == digest(data)
     assert json.loads(data) == list(load.prompts)
 
