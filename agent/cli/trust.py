@@ -66,10 +66,10 @@ def of_playbook(text: bytes, plan: Plan) -> str:
     """Return the digest that a playbook is trusted by: of its bytes and of the files that it brings."""
     from hashlib import sha256
 
-    from agent.cli.check import BUILTIN
+    from agent.core.probes.benchmark import OWN_SCRIPTS
     from agent.core.values import digest
 
-    files = {name: value for name, value in plan.files.items() if name != BUILTIN}
+    files = {name: value for name, value in plan.files.items() if name not in OWN_SCRIPTS}
     return digest({"playbook": sha256(text).hexdigest(), "files": files})
 
 

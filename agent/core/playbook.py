@@ -12,7 +12,6 @@ from pydantic import ConfigDict, Field, StrictFloat, StrictInt, StrictStr, Tag, 
 
 from .fields import (
     Address,
-    Count,
     EnvName,
     EnvValue,
     File,
@@ -21,7 +20,6 @@ from .fields import (
     Metric,
     Name,
     Part,
-    Percent,
     Port,
     Scalar,
     Timeout,

@@ -144,6 +144,9 @@ def main() -> int:
             word = word.replace(name, value)
         argv.append(word)
     program = shutil.which(argv[0]) or argv[0]
+    # Before it runs: afterwards its own results would be among them. The model itself is no data set.
+    paths = {word: str(folder / word) for word in argv[1:] if word != model and (folder / word).is_file()}
+    datasets = {word: found for word, path in paths.items() if (found := digest(path))}
     before, started, clock = bench.counters(client), time.time(), time.perf_counter()
     out, err = folder / "tool.out", folder / "tool.err"
     with out.open("wb") as stdout, err.open("wb") as stderr:
@@ -156,8 +159,6 @@ def main() -> int:
             return 127
     wall_s, after = time.perf_counter() - clock, bench.counters(client)
     files, left_out = results(folder, options.result, started)
-    given = {word: digest(word) for word in argv[1:] if os.path.isfile(os.path.join(str(folder), word))}  # noqa: PTH113, PTH118
-    datasets = {word: sum_ for word, sum_ in given.items() if sum_}
     document = {
         "schema": "agent-tool/1",
         "tool": options.tool,

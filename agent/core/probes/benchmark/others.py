@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .numbers import count, load_lenient, mapping, measure, numbers, word
-from .result import BenchmarkResult, together
+from .result import BenchmarkResult, Latency, goodput, together
 
 Limits = Mapping[str, float]
 
@@ -97,7 +97,7 @@ def read_aiperf(text: str, limits: Limits) -> BenchmarkResult | None:
     broken = found.get("is_complete") is False or found.get("was_cancelled") is True
     asked = done + lost if done is not None and not broken else None
     duration = get("benchmark_duration")
-    rate = get("goodput")
+    rate, good = get("goodput"), get("good_request_count")
     own = {
         f"{ours}_ms_{what}": get(theirs, name)
         for ours, theirs in (
@@ -116,8 +116,9 @@ def read_aiperf(text: str, limits: Limits) -> BenchmarkResult | None:
             "output_tok_s": get("output_token_throughput"),
             "req_s": get("request_throughput"),
             "goodput_req_s": rate,
-            "slo_share": min(1.0, rate * duration / asked) if rate is not None and duration and asked else None,
+            "slo_share": good / asked if good is not None and asked else None,
             "prompt_tokens": count(get("total_isl")),
+            "cached_tokens": count(get("total_usage_prompt_cache_read_tokens")),
             "version": f"aiperf {word(found['aiperf_version'])}",
             "errors": tuple(word(json.dumps(item))[:300] for item in errors[:20]) if isinstance(errors, list) else (),
             "given": numbers(
@@ -141,12 +142,10 @@ def read_guidellm(text: str, limits: Limits) -> BenchmarkResult | None:
         return None
     parts: dict[str, BenchmarkResult] = {}
     for place, item in enumerate(benchmarks, 1):
-        part = _guided(mapping(item))
+        part, name = _guided(mapping(item), limits), _strategy(mapping(item)) or f"b{place}"
         if part is None:
             return None
-        parts[_strategy(mapping(item)) or f"b{place}"] = part
-    if len(parts) < len(benchmarks):
-        parts = {f"b{place}": part for place, part in enumerate((_guided(mapping(b)) for b in benchmarks), 1) if part}
+        parts[name if name not in parts else f"{name}_{place}"] = part
     version = f"guidellm {word(metadata['guidellm_version'])}"
     only = next(iter(parts.values())) if len(parts) == 1 else together(parts, [])
     return only.model_copy(update={"version": version})
@@ -163,7 +162,20 @@ def _strategy(benchmark: Mapping[str, Any]) -> str:
     return "c1" if kind == "synchronous" else ""
 
 
-def _guided(benchmark: Mapping[str, Any]) -> BenchmarkResult | None:
+def _requests(benchmark: Mapping[str, Any], done: int) -> list[Latency]:
+    """Return each request's latencies; [] where it kept only a sample of them."""
+    kept = mapping(benchmark.get("requests")).get("successful")
+    if not isinstance(kept, list) or len(kept) != done:
+        return []
+    rows: list[Latency] = []
+    for row in map(mapping, kept):
+        whole = measure(row.get("request_latency"))
+        first, each = measure(row.get("time_to_first_token_ms")), measure(row.get("inter_token_latency_ms"))
+        rows.append(Latency(first, each, whole * 1000 if whole is not None else None))
+    return rows
+
+
+def _guided(benchmark: Mapping[str, Any], limits: Limits) -> BenchmarkResult | None:
     metrics = mapping(benchmark.get("metrics"))
     totals = mapping(metrics.get("request_totals"))
     done, lost = count(totals.get("successful")), count(totals.get("errored"))
@@ -198,8 +210,7 @@ def _guided(benchmark: Mapping[str, Any]) -> BenchmarkResult | None:
             "duration_s": duration,
             "output_tok_s": tokens / duration if tokens is not None and duration else None,
             "req_s": done / duration if duration else None,
-            "goodput_req_s": measure(get("request_goodput", "mean")),
-            "slo_share": measure(metrics.get("slo_attainment")),
+            **(goodput(rows, limits, asked, duration) if (rows := _requests(benchmark, done)) else {}),
             "prompt_tokens": count(get("prompt_token_count", "total_sum")),
             "given": numbers(
                 {name: mapping(mapping(value).get("successful")).get("mean") for name, value in metrics.items()}

@@ -175,7 +175,7 @@ def result_of(
     own = {name: next((v for key in keys if (v := measure(found.get(key))) is not None), None)
            for name, keys in _NAMED.items()}  # fmt: skip
     own |= {name: value for name, value in latencies(rows).items() if own.get(name) is None}
-    rates = goodput(rows, limits or {}, asked, duration)
+    rates = goodput(rows, limits or {}, asked, duration) if rows else {}
     if not rates and limits and (rate := measure(found.get("request_goodput"))) is not None and asked and duration:
         rates = {"goodput_req_s": rate, "slo_share": min(1.0, rate * duration / asked)}
     cached = found.get("total_cached_tokens", found.get("cached_tokens"))

@@ -126,7 +126,7 @@ TOOLS: dict[str, Tool] = {
             ("--output-artifact-dir", "{job}/aiperf"),
         ),
         instead={"--output-artifact-dir": ("--artifact-dir",)},
-        results=("aiperf/**/profile_export_aiperf.json",),
+        results=("aiperf/profile_export_aiperf.json",),
         slo_words=lambda limits: ["--goodput", " ".join(_pairs(limits, _LONG))],
     ),
     "guidellm": Tool(
@@ -139,6 +139,7 @@ TOOLS: dict[str, Tool] = {
             ("--disable-console-interactive",),
         ),
         results=("benchmarks.json",),
+        slo_words=lambda limits: [],  # it keeps every request, unless it is told to sample them
     ),
     "llama-bench": Tool(
         command=("llama-bench",),
