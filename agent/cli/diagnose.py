@@ -48,8 +48,9 @@ def main(args: argparse.Namespace) -> int:
     given = _inputs(args.context) if args.context else {}
     found: list[tuple[str, Diagnosis]] = []
     for path in args.paths:
+        several = Path(path).is_dir()
         for name, source, beside in _sources(path):
-            found.append((name, judged(source, {**beside, **given}, args.kind)))
+            found.append((name, judged(source, {**beside, **given}, args.kind, strict=not several)))
     if not found:
         raise AgentError("there is nothing to read", "name a file, or a folder with files in it", "E_FILE")
     if args.json:
@@ -109,22 +110,34 @@ def _inputs(path: Path) -> dict[str, Any]:
     return {key: inside[key] for key in INPUTS if key in inside} if isinstance(inside, dict) else {}
 
 
-def judged(source: Path | None, context: dict[str, Any], kind: str = "") -> Diagnosis:
-    """Read one input and judge it. A log is read piece by piece, anything else as a whole."""
+def judged(source: Path | None, context: dict[str, Any], kind: str = "", *, strict: bool = True) -> Diagnosis:
+    """Read one input and judge it. A log is read piece by piece, anything else as a whole.
+
+    A file that is no text is refused; where it is one of a folder (not ``strict``), nothing is known of it.
+    """
+    from agent.core.diagnose import BinaryError, not_read
+
     try:
         if source is None:
             return _judged(sys.stdin.buffer, context, kind)
         with source.open("rb") as file:
             return _judged(file, context, kind)
+    except BinaryError as error:
+        if not strict:
+            return not_read(f"{error.what}, no text")
+        raise AgentError(f"{source or 'standard input'} is {error.what}", error.remedy, "E_BINARY") from None
     except OSError as error:
         what = f"{source or 'standard input'} cannot be read: {error.strerror or error}"
         raise AgentError(what, "name a file that you can read", "E_FILE") from None
 
 
 def _judged(file: BinaryIO, context: dict[str, Any], kind: str) -> Diagnosis:
-    from agent.core.diagnose import diagnose, diagnose_log, guess
+    from agent.core.diagnose import diagnose, diagnose_log, guess, refuse_binary
 
-    head = file.read(HEAD)
+    head = first = file.read(HEAD)
+    while head and not head.strip(b"\0"):  # a log that was truncated under its writer begins with a hole
+        head = file.read(PIECE)
+    refuse_binary(head or first)
     kind = kind or guess(head.decode("utf-8", "backslashreplace"))
     if kind in ("", "server_log"):
 

@@ -56,6 +56,8 @@ class WatchFacts:
     workers_max: int = 0
     log: tuple[tuple[float, str], ...] = ()
     """(campaign time, line) of matched lines of the server's output."""
+    said: tuple[str, ...] = ()
+    """The last lines of all, matched or not, once the job has ended."""
 
 
 def read_watch(parts: Iterable[tuple[float, str]]) -> WatchFacts:
@@ -63,6 +65,7 @@ def read_watch(parts: Iterable[tuple[float, str]]) -> WatchFacts:
     state: JobState | None = None
     health: list[tuple[float, int]] = []
     log: list[tuple[float, str]] = []
+    said: list[str] = []
     workers, most = None, 0
     for at, text in parts:
         for line in text.split("\n"):
@@ -76,7 +79,9 @@ def read_watch(parts: Iterable[tuple[float, str]]) -> WatchFacts:
                 most = max(most, workers)
             elif word == "log":
                 log.append((at, rest.partition(" ")[2]))
-    return WatchFacts(state, tuple(health), workers, most, tuple(log))
+            elif word == "said":
+                said.append(rest)
+    return WatchFacts(state, tuple(health), workers, most, tuple(log), tuple(said))
 
 
 @dataclass(slots=True)

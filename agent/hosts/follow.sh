@@ -87,6 +87,8 @@ ag_watch() { # KEY EPOCH URL INTERVAL OFFSET: on standard input, in base64, one 
   # What the server said last matters most: at most 2 MiB are read, from the end.
   ag_size "$d/out"; [ $((size-off)) -le 2097152 ] || { echo "left-out $off"; off=$((size-2097152)); }
   while ag_log end; do :; done
+  # Its very last words, whether a pattern knows them or not.
+  tail -c 4096 "$d/out" 2>/dev/null | tr '\000\r' ' \n' | grep -v '^[[:space:]]*$' | tail -n 5 | cut -c 1-400 | sed 's/^/said /'
   [ ! -d "$d" ] || { ag_proven; c=$(ag_members | wc -l); echo "workers $((c))"; }
   [ -z "$poller" ] || kill "$poller" 2>/dev/null
   echo "state $s"

@@ -342,6 +342,8 @@ class _View:
                 if word == b"log" and fresh:
                     self._logged = int(at)
                 return word != b"at" and fresh
+            case b"said":
+                return bool(rest)
             case b"ERR" | b"FENCED":
                 self.refusal = line.decode("utf-8", "backslashreplace")
         return False

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import io
 import json
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -174,3 +177,68 @@ def test_a_line_without_an_end_is_bounded() -> None:
     found = scan([b"x" * (1 << 20)] * 8 + [b"\n[2026-01-01 10:00:00 TP0] Scheduler hit an exception: Traceback\n"])
     assert any("Scheduler hit" in line.text for line in found.lines())
     assert sum(len(line.text) for line in found.lines()) < 1 << 20
+
+
+# ---------------------------------------------------------------- what is no text
+
+LOG = (CASES / "46-log-accept-length-of-one" / "input.txt").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("data", "what", "remedy"),
+    [
+        (gzip.compress(LOG), "compressed by gzip", "gzip -dc FILE | agent diagnose -"),
+        (LOG.decode().encode("utf-16"), "text in UTF-16", "iconv -f UTF-16"),
+        (b"\x7fELF\x02\x01\x01" + bytes(99), "a program or a core dump", "what it printed"),
+        (b"GGUF\x03\0\0\0" + bytes(99), "weights (GGUF)", "the log of the server"),
+        (
+            (9).to_bytes(8, "little") + b'{"a":{}}\n' + bytes(range(256)),
+            "weights (safetensors)",
+            "the log of the server",
+        ),
+        (bytes(range(256)) * 40, "no text", "printed or logged"),
+        (bytes(5000), "nothing but zeros", "an older copy"),
+    ],
+)
+def test_what_is_no_text_is_refused_with_a_way_on(
+    data: bytes, what: str, remedy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not one verdict is made of a compressed log or a program: the file is named, and what to do with it."""
+    (tmp_path / "given").write_bytes(data)
+    assert main(["diagnose", str(tmp_path / "given")]) == 2
+    shown = capsys.readouterr().err
+    assert f"given is {what}" in shown
+    assert remedy in shown
+
+
+def test_a_journal_is_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A database that holds a log's lines is still none; in a folder of logs it is the one that is not known."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as journal, journal:
+        journal.execute("create table event (text)")
+        journal.execute("insert into event values (?)", (LOG.decode(),))
+    assert main(["diagnose", str(tmp_path / "journal.db")]) == 2
+    assert "is an SQLite database" in capsys.readouterr().err
+    (tmp_path / "server.log").write_bytes(LOG)
+    assert main(["diagnose", str(tmp_path), "--json"]) == 3
+    found = {Path(one["path"]).name: one for one in json.loads(capsys.readouterr().out)["inputs"]}
+    assert (found["journal.db"]["verdict"], found["server.log"]["verdict"]) == ("UNKNOWN", "FAIL")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        bytes(300_000) + LOG,
+        LOG + bytes(3000),
+        b"\x1b[32mINFO\x1b[0m " + LOG,
+        "Grüße, 日本語\n".encode() + LOG,
+        "Gr\xfc\xdfe\n".encode("latin-1") + LOG,
+        b"\x00\x01\x02" + LOG,
+    ],
+)
+def test_text_with_something_odd_in_it_is_still_text(
+    data: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A hole where a log was rotated, colours, other alphabets and encodings, a few stray bytes."""
+    (tmp_path / "server.log").write_bytes(data)
+    assert main(["diagnose", str(tmp_path / "server.log"), "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["class"] == "DRAFT_USELESS"

@@ -85,9 +85,11 @@ def test_what_changes_is_told_and_nothing_else(way: Way) -> None:
             assert box.lines("log")[0].split(" ", 1)[1] == "loading weights"
             assert box.lines("log")[-1].endswith("Exception: boom")
             assert len(box.lines("log")) == 3
+            assert box.lines("said")[-2:] == ["Exception: boom", "last words"], "also what no pattern knows"
             facts = read_watch((at, line) for at, line in box.notes)
             assert facts.state is not None
             assert facts.state.rc == 3
+            assert facts.said[-1] == "last words"
 
     run(body())
 
@@ -125,6 +127,23 @@ def test_a_killed_server_and_one_that_never_was(way: Way) -> None:
                 outcome = await task
             assert isinstance(outcome, Completed)
             assert outcome.out.string() == "ABSENT"
+
+    run(body())
+
+
+def test_the_last_words_are_few_and_short(way: Way) -> None:
+    """Whatever a program prints last, no more than five lines of it are passed on, and none that is empty."""
+    script = "import os; [print(i) for i in range(9)]; print('x' * 9000); print('\\n \\n'); os.write(2, b'\\xff end')"
+
+    async def body() -> None:
+        async with way.open() as box:
+            key, _ = await box.start(sys.executable, "-u", "-c", script, role="server")
+            async with watching(box, key, "") as task:
+                await task
+            said = box.lines("said")
+            assert len(said) <= 5
+            assert said[-1].endswith(" end")
+            assert all(line.strip() and len(line) <= 400 for line in said)
 
     run(body())
 

@@ -16,6 +16,7 @@ import re2 as re
 from ..guards import unknown
 from . import gpus, http, kernel, logs, measured, processes
 from .base import Cause, Diagnosis, Line, with_lines
+from .binary import BinaryError, refuse_binary
 from .logscan import scan
 
 INPUTS = (
@@ -73,6 +74,11 @@ def diagnose_log(pieces: Iterable[bytes], context: Mapping[str, Any] | None = No
     return _complete("server_log", "", lambda: logs.read_scan(scan(pieces), dict(context or {})))
 
 
+def not_read(what: str) -> Diagnosis:
+    """Return that nothing is known of a file, and why."""
+    return Diagnosis(unknown(what, ", ".join(KINDS)))
+
+
 def _complete(kind: str, text: str, read: Callable[[], Diagnosis]) -> Diagnosis:
     try:
         found = read()
@@ -90,4 +96,5 @@ def guess(text: str) -> str:
     return ""
 
 
-__all__ = ["INPUTS", "KINDS", "Cause", "Diagnosis", "Line", "diagnose", "diagnose_log", "guess"]
+__all__ = ["INPUTS", "KINDS", "BinaryError", "Cause", "Diagnosis", "Line", "diagnose", "diagnose_log", "guess"]
+__all__ += ["not_read", "refuse_binary"]

@@ -135,7 +135,8 @@ def _evidence(name: str, texts: tuple[str, ...], context: Mapping[str, Any]) -> 
 
 _LAST = re.compile(
     r"^(?:\(.{1,60}\) )?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)\b|^Killed|^Aborted|"
-    r"^Segmentation fault|core dumped|^Bus error|exiting due to"
+    r"^Segmentation fault|core dumped|^Bus error|exiting due to|: (?:command )?not found$|: cannot execute\b|"
+    r": Exec format error$|: (?:No such file or directory|Permission denied)$"
 )
 
 

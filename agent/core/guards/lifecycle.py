@@ -25,8 +25,11 @@ def _died(evidence: Evidence, what: str) -> Verdict:
     """Say that the server is gone, and why, as far as its log tells."""
     cause = first_fatal(evidence, dead=True)
     if cause is None:
-        remedy = "read the end of its log: no line of a known kind says why"
-        return failed(Finding.CRASH, what, "a live server", remedy)
+        facts = evidence.watch()
+        last = facts.said[-1].strip() if facts is not None and facts.said else ""
+        status = facts.state.rc if facts is not None and facts.state is not None else None
+        remedy = STATUS.get(status, "read the end of its log: no line of a known kind says why")
+        return failed(Finding.CRASH, f"{what}; its last words: {last[:200]}" if last else what, "a live server", remedy)
     finding, line, also = cause
     return failed(finding, f"{what}; its log says: {line[:160]}", "a live server", REMEDY.get(finding, ""), also)
 
@@ -45,6 +48,19 @@ REMEDY = {
     Finding.WARMUP_TIMEOUT: "its own warm-up gave up: raise the engine's warm-up limit, or warm its caches first",
     Finding.CRASH: "read the first exception by time: what follows it are cascades",
 }
+
+
+STATUS: dict[int | None, str] = {
+    126: "the shell found the program and could not run it: look at its permissions, and for which machine it is",
+    127: "the shell did not find the program: look at server.command, and at the PATH of a login without a terminal",
+    132: "an instruction that this processor does not have: the build is for another one",
+    134: "it aborted itself: its last words say which check failed",
+    135: "SIGBUS: most often /dev/shm is full",
+    137: "SIGKILL from outside: the memory killer (dmesg, memory.events of its group), or a person",
+    139: "SIGSEGV: a library or driver does not fit, or a kernel broke; its last words say where it was",
+    143: "SIGTERM: somebody asked it to end",
+}
+"""What an exit status of a shell means where the log says nothing."""
 
 
 class Alive(Guard):

@@ -47,6 +47,24 @@ def test_a_death_is_classified_by_the_first_cause_in_its_log() -> None:
     assert (verdict.finding, verdict.also) == (Finding.GPU_OOM, (Finding.CONFIG_INVALID,))
 
 
+@pytest.mark.parametrize(
+    ("status", "last", "remedy"),
+    [
+        (127, "cmd: 2: exec: /opt/nowhere/serve: not found", "look at server.command"),
+        (126, "cmd: 2: exec: /opt/serve: Permission denied", "look at its permissions"),
+        (139, "", "SIGSEGV"),
+        (1, "see the other file for details", "read the end of its log"),
+    ],
+)
+def test_a_death_that_no_line_explains_is_told_with_its_last_words(status: int, last: str, remedy: str) -> None:
+    """The end of its output stands in the verdict, known or not, and the exit status is put into words."""
+    said = [(1.0, f"said {last}")] if last else []
+    verdict = Scene().watch(*said, (1.0, f"state EXITED {status} 5")).judge("alive")
+    assert verdict.finding is Finding.CRASH
+    assert last in verdict.saw
+    assert remedy in verdict.remedy
+
+
 def test_ready_needs_health_and_the_logs_own_word() -> None:
     """Neither alone is enough, and the log may lag a moment."""
     log = (9.0, f"log 0 {UP}")
