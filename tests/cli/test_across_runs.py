@@ -1,0 +1,150 @@
+"""Many runs: the list, the best of them, how one playbook fares over time, and where a word stands in their records."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.cli.main import main
+from agent.journal.search import INDEX
+from agent.journal.store import Journal
+from tests.journal.journal_events import new_journal, put
+from tests.rehearsal.goldens import unpack
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Return a folder with a run that met its goal and one that was held."""
+    for name in ("eagle3-lab", "eagle3-wedged"):
+        unpack(name, tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    """Return what a command says for programs."""
+    capsys.readouterr()
+    main([*words, "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_list(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Goal, result, best, hosts, time, and whether it can be resumed; from journals with and without an index."""
+    met, held = told(capsys, "runs", "--runs", str(runs))
+    assert (met["condition"], met["resumable"], met["goal"]["metric"]) == (
+        "goal met (rehearsal)",
+        False,
+        "output_tok_s",
+    )
+    assert met["best"]["trial"] == "steps-2"
+    assert met["hosts"] == {"box": "root@kimi-box"}
+    assert met["took_s"] > 10
+    assert (held["condition"], held["resumable"], held["best"]) == ("held (rehearsal)", True, None)
+    Journal.open_writer(runs / "eagle3-lab").close()
+    assert told(capsys, "runs", "--runs", str(runs)) == [met, held]
+    with Journal.open_writer(runs / "eagle3-wedged"):
+        assert told(capsys, "runs", "--runs", str(runs))[1]["resumable"] is False
+
+
+def test_a_run_that_cannot_be_read_is_in_the_list(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No database, and entries that are no JSON of ours."""
+    (runs / "x-broken").mkdir()
+    (runs / "x-broken" / "journal.db").write_bytes(b"no database at all, but longer than a header" * 9)
+    (runs / "y-odd").mkdir()
+    with new_journal(runs / "y-odd"):
+        pass
+    connection = sqlite3.connect(runs / "y-odd" / "journal.db")
+    row = (1, "opened", "l", "", None, 1, 1, "b", 0, "x", b"1" * 32, b"[1]")
+    connection.execute("DROP TRIGGER event_append")
+    connection.execute("INSERT INTO event VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, CAST(zeroblob(32) AS BLOB), ?, ?)",
+                       (*row[:9], *row[10:]))  # fmt: skip
+    connection.commit()
+    connection.close()
+    rows = told(capsys, "runs", "--runs", str(runs))
+    assert [row["condition"].partition(":")[0] for row in rows[2:]] == ["unreadable", "unreadable"]
+    assert main(["runs", "--runs", str(runs)]) == 0
+    assert main(["runs", "--runs", str(runs), "--best", "output_tok_s"]) == 0
+
+
+def test_the_best(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By a metric of which more is better, and one of which less is; a metric that nobody has."""
+    (best,) = told(capsys, "runs", "--runs", str(runs), "--best", "output_tok_s")
+    assert best["best"]["trial"] == "steps-2"
+    (best,) = told(capsys, "runs", "--runs", str(runs), "--best", "ttft_ms_p99")
+    assert (best["best"]["trial"], best["best"]["lower_is_better"]) == ("baseline", True)
+    assert main(["runs", "--runs", str(runs), "--best", "ttft_ms_p99"]) == 0
+    assert "rehearsal: simulated" in capsys.readouterr().out
+    assert told(capsys, "runs", "--runs", str(runs), "--best", "none") == []
+
+
+def test_the_trend(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each run of the playbook, oldest first, with its interval; of another playbook there is none."""
+    rows = told(capsys, "runs", "--runs", str(runs), "--trend", "eagle3-tune")
+    assert [row["run"] for row in rows] == ["eagle3-lab", "eagle3-wedged"]
+    assert rows[0]["low"] < rows[0]["ratio"] < rows[0]["high"]
+    assert main(["runs", "--runs", str(runs), "--trend", "eagle3-tune"]) == 0
+    assert "+6.0 % (+4.4 % … +7.7 %)" in capsys.readouterr().out
+    assert told(capsys, "runs", "--runs", str(runs), "--trend", "other") == []
+
+
+def found(capsys: pytest.CaptureFixture[str], runs: Path, words: str, *more: str) -> list[tuple[str, int]]:
+    """Return run and entry of each place that the search finds."""
+    return [(hit["run"], hit["seq"]) for hit in told(capsys, "search", words, *more, "--runs", str(runs))]
+
+
+def test_search(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In answers, verdicts, notes, logs; a phrase; one run only; brought up to date; gone with the run."""
+    assert {run for run, _ in found(capsys, runs, "speculative_num_steps=2")} == {"eagle3-lab", "eagle3-wedged"}
+    assert {run for run, _ in found(capsys, runs, "Goal Met")} == {"eagle3-lab"}
+    assert found(capsys, runs, "no process of ours", "eagle3-wedged", "--limit", "1")[0][0] == "eagle3-wedged"
+    assert found(capsys, runs, "steps num speculative") == []
+    assert main(["search", "nowhere-at-all", "--runs", str(runs)]) == 1
+    assert main(["search", "--runs", str(runs), "--", "--!"]) == 2
+    assert main(["note", "eagle3-lab", "the quokka was here", "--runs", str(runs)]) == 0
+    (runs / "eagle3-wedged" / "agent.log").write_text('{"event": "a wombat"}\n{"event": "half')
+    ((run, seq),) = found(capsys, runs, "QUOKKA")
+    assert (run, seq) == ("eagle3-lab", 1969)
+    assert found(capsys, runs, "wombat") == [("eagle3-wedged", 0)]
+    assert found(capsys, runs, "half") == []
+    shutil.rmtree(runs / "eagle3-lab")
+    assert found(capsys, runs, "quokka") == []
+    unpack("eagle3-lab", runs)
+    assert found(capsys, runs, "quokka") == []
+    assert found(capsys, runs, "speculative_num_steps=2")
+
+
+def test_the_index_is_a_cache(runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damaged or unwritable, it is done without; the journals are only read."""
+    before = {path: path.read_bytes() for path in runs.rglob("journal.db")}
+    wanted = found(capsys, runs, "no process of ours")
+    assert wanted
+    (runs / INDEX).write_bytes(b"damaged" * 1000)
+    assert found(capsys, runs, "no process of ours") == wanted
+    (runs / INDEX).unlink()
+    (runs / INDEX).mkdir()
+    assert found(capsys, runs, "no process of ours") == wanted
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_run_made_anew_under_a_name_is_indexed_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Same folder, same number of entries, other content: the hash of the last indexed entry tells."""
+    from agent.core.events import Instructed, Note
+
+    for word in ("first", "second"):
+        with new_journal(tmp_path / "r" / "one") as journal:
+            put(journal, Instructed(order=Note(text=f"the {word} one"), by="me"))
+        assert len(found(capsys, tmp_path / "r", word)) == 1
+        shutil.rmtree(tmp_path / "r" / "one")
+        (tmp_path / "r" / "one").mkdir()
+    assert found(capsys, tmp_path / "r", "first") == []
+
+
+def test_replaying_every_run_is_a_regression_test(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`agent replay runs/*`: each is derived anew, and one that differs makes the exit code."""
+    paths = sorted(str(path) for path in runs.iterdir())
+    assert main(["replay", *paths]) == 0
+    assert capsys.readouterr().out.count(": equal.") == 2
