@@ -130,8 +130,7 @@ class Watch(Action):
     """Watch a server from its host and report only changes, until cancelled or until its process is gone.
 
     Lines of the stream: ``state …`` as in Status, ``health CODE`` (000 = no answer), ``workers N`` (processes
-    of the job that are not zombies), ``log OFFSET TEXT`` (a line of the server's output that matches a pattern,
-    read from ``offset`` bytes on).
+    of the job that are not zombies), ``log OFFSET TEXT`` (a line of the server's output that matches a pattern).
     """
 
     do: Literal["watch"] = "watch"
@@ -139,6 +138,10 @@ class Watch(Action):
     url: str
     patterns: tuple[str, ...] = ()
     interval_s: float = 0.25
+    offset: int = Field(default=0, ge=0)
+    """The line that begins at this byte has been seen: only what comes after it is news."""
+    once: bool = False
+    """Read what there is by now, to its end, and be done: what a watch that is given up may not have come to."""
 
 
 class Owned(Action):

@@ -20,7 +20,7 @@ from .values import Output, Value, Verdict
 FORMAT = 1
 """The number of the entry format. It grows when a kind or a field is added."""
 
-LOGIC = 1
+LOGIC = 2
 """The number of the decision logic. It grows when the same observations would lead elsewhere."""
 
 

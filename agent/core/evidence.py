@@ -66,6 +66,7 @@ def read_watch(parts: Iterable[tuple[float, str]]) -> WatchFacts:
     health: list[tuple[float, int]] = []
     log: list[tuple[float, str]] = []
     said: list[str] = []
+    seen: set[str] = set()
     workers, most = None, 0
     for at, text in parts:
         for line in text.split("\n"):
@@ -78,7 +79,10 @@ def read_watch(parts: Iterable[tuple[float, str]]) -> WatchFacts:
                 workers = int(rest)
                 most = max(most, workers)
             elif word == "log":
-                log.append((at, rest.partition(" ")[2]))
+                offset, _, line_said = rest.partition(" ")
+                if offset not in seen:  # two watches may have read the same line
+                    log.append((at, line_said))
+                seen.add(offset)
             elif word == "said":
                 said.append(rest)
     return WatchFacts(state, tuple(health), workers, most, tuple(log), tuple(said))
@@ -136,9 +140,12 @@ class Evidence:
         return read_sections(text) if text is not None else None
 
     def watch(self) -> WatchFacts | None:
-        """Return what the newest watch has shown so far, closed or not."""
+        """Return what the newest watch has shown so far, closed or not, and what was read of the log after it."""
+        parts: list[tuple[float, str]] = []
         for answer in reversed(self.answers):
-            if answer.role == "watch":
+            if answer.role in ("watch", "drain"):
                 self.read.add(answer.request)
-                return read_watch(answer.parts)
-        return None
+                parts = answer.parts + parts
+            if answer.role == "watch":
+                return read_watch(parts)
+        return read_watch(parts) if parts else None

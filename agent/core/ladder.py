@@ -28,19 +28,21 @@ DECIDING = ("decide", "finally")
 _M = 60.0
 _LOST = {"unknown": "hold", "timeout": "hold"}
 _SKIPPED = {"fail": "decide", "unknown": "decide", "timeout": "decide"}
+_AGAIN = {"lost": "kill"}
 
 LADDER: tuple[tuple[str, tuple[str, ...], float, dict[str, str]], ...] = (
     ("probe", ("probe",), 1 * _M, {"pass": "kill", "fail": "hold", **_LOST}),
     ("kill", ("kill",), 3 * _M, {"pass": "verify-clean", "fail": "hold", **_LOST}),
     ("verify-clean", ("clean",), 3 * _M, {"pass": "launch", "settled": "done", "fail": "hold", **_LOST}),
-    ("launch", ("launch",), 1 * _M, {"pass": "health-wait", "fail": "decide", **_LOST}),
-    ("health-wait", ("watch", "inspect"), 30 * _M, {"pass": "benchmark", "settled": "done", **_SKIPPED}),
-    ("benchmark", ("benchmark",), 30 * _M, {"pass": "profile", **_SKIPPED}),
+    ("launch", ("launch",), 1 * _M, {"pass": "health-wait", "fail": "decide", **_LOST, **_AGAIN}),
+    ("health-wait", ("watch", "inspect"), 30 * _M, {"pass": "benchmark", "settled": "done", **_SKIPPED, **_AGAIN}),
+    ("benchmark", ("benchmark",), 30 * _M, {"pass": "profile", **_SKIPPED, **_AGAIN}),
     ("profile", ("profile",), 10 * _M, {"pass": "decide", **_SKIPPED}),
     ("decide", ("decide",), 1 * _M, {"next": "kill", "same-launch": "benchmark", "finish": "finally"}),
     ("finally", ("finally",), 1 * _M, {"leave": "done", "launch": "kill", "stop": "kill"}),
 )
 """Name, what is done, seconds it may take, outcome → next. ``settled``: what is to be left at the end is in place.
+``lost``: the server went by no doing of its own (a reboot, a start that never came about), and is launched again.
 
 Beside these edges each state has ``stop`` → ``finally``, by the operator's order.
 """
@@ -127,8 +129,9 @@ def insert(states: Sequence[State], new: State, after: str) -> tuple[State, ...]
     index = names.index(after)
     before = states[index]
     target = before.on["pass"]
+    launched = _AGAIN if {"kill", "launch"} & set(names[: index + 1]) == {"kill", "launch"} else {}
     on = (
-        {"pass": target, **_SKIPPED, **new.on}
+        {"pass": target, **_SKIPPED, **launched, **new.on}
         if "decide" in names
         else {"pass": target, "fail": "hold", **_LOST, **new.on}
     )
@@ -199,7 +202,9 @@ def _free_cycle(states: Sequence[State]) -> tuple[str, ...]:
         if name not in free or name in colour:
             return ()
         colour[name] = "open"
-        for target in free[name].on.values():
+        for outcome, target in free[name].on.items():
+            if outcome == "lost":
+                continue  # the agent itself bounds how often a launch is made again
             if found := walk(target, (*path, name)):
                 return found
         colour[name] = "closed"

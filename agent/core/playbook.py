@@ -105,10 +105,12 @@ class Profile(Part):
 # ---------------------------------------------------------------- states
 
 DO_WORDS = ("probe", "kill", "clean", "launch", "watch", "inspect", "benchmark", "profile", "decide", "finally")
-OUTCOMES = ("pass", "fail", "unknown", "timeout", "settled", "next", "same-launch", "finish", "leave", "launch", "stop")
+OUTCOMES = (
+    "pass", "fail", "unknown", "timeout", "lost", "settled", "next", "same-launch", "finish", "leave", "launch", "stop"
+)  # fmt: skip
 DoWord = Literal["probe", "kill", "clean", "launch", "watch", "inspect", "benchmark", "profile", "decide", "finally"]
 Outcome = Literal[
-    "pass", "fail", "unknown", "timeout", "settled", "next", "same-launch", "finish", "leave", "launch", "stop"
+    "pass", "fail", "unknown", "timeout", "lost", "settled", "next", "same-launch", "finish", "leave", "launch", "stop"
 ]
 
 

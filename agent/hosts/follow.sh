@@ -61,9 +61,9 @@ ag_log() { # [end]: reads the next piece of the log and prints the lines that ma
     END { print (used > n ? n : used) >count }' "$w/piece"
   read -r n <"$w/count"; off=$((off+n)); [ "$n" -gt 0 ]
 }
-ag_watch() { # KEY EPOCH URL INTERVAL OFFSET: on standard input, in base64, one pattern a line
+ag_watch() { # KEY EPOCH URL INTERVAL OFFSET [once]: on standard input, in base64, one pattern a line
   ag_base && ag_key "$1" || return
-  keep=$2 url=$3 every=$4 off=$5
+  keep=$2 url=$3 every=$4 off=$5 once=${6-}
   w=$(mktemp -d "/dev/shm/agent.XXXXXX" 2>/dev/null || mktemp -d "$d/w.XXXXXX") || { echo "ERR space"; return 74; }
   trap 'rm -rf "$w"; exit 143' TERM; trap 'rm -rf "$w"' EXIT
   base64 -d >"$w/patterns" 2>/dev/null; exec </dev/null
@@ -73,9 +73,10 @@ ag_watch() { # KEY EPOCH URL INTERVAL OFFSET: on standard input, in base64, one 
     if [ ! -f "$d/exit" ] && ag_sup && ! ag_gone "$sp" && [ "$T" = "$ss" ]; then s="LIVE $sp $ss $su"; else s=$(ag_state); fi
     case $s in LIVE*|ORPHANED*|STARTING*) ;; *) break;; esac
     [ "$s" = "$state" ] || { state=$s; echo "state $s"; }
+    [ -z "$once" ] || break
     if [ -f "$w/health" ]; then read -r c <"$w/health"; rm -f "$w/health"; poller=''
       [ "$c" = "$health" ] || { health=$c; echo "health $c"; }
-      if [ "$c" = 200 ]; then next=$((tick+20)); else next=$((tick+4)); fi; fi
+      if [ "$c" = 200 ]; then next=$((tick+20)); else next=$((tick+2)); fi; fi
     if [ "$url" != - ] && [ -z "$poller" ] && [ $tick -ge $next ]; then
       ag_health "$url" "$w/health" 3<&- </dev/null >/dev/null 2>&1 & poller=$!; fi
     if [ $((tick%60)) -eq 0 ]; then ag_proven; fi
@@ -85,10 +86,11 @@ ag_watch() { # KEY EPOCH URL INTERVAL OFFSET: on standard input, in base64, one 
     tick=$((tick+1))
   done
   # What the server said last matters most: at most 2 MiB are read, from the end.
-  ag_size "$d/out"; [ $((size-off)) -le 2097152 ] || { echo "left-out $off"; off=$((size-2097152)); }
-  while ag_log end; do :; done
-  # Its very last words, whether a pattern knows them or not.
-  tail -c 4096 "$d/out" 2>/dev/null | tr '\000\r' ' \n' | grep -v '^[[:space:]]*$' | tail -n 5 | cut -c 1-400 | sed 's/^/said /'
+  ag_size "$d/out"; stop=$size; [ $((stop-off)) -le 2097152 ] || { echo "left-out $off"; off=$((stop-2097152)); }
+  while [ "$off" -lt "$stop" ] && ag_log end; do :; done
+  case $s in LIVE*|ORPHANED*|STARTING*) ;; *) # its very last words, whether a pattern knows them or not
+    tail -c 4096 "$d/out" 2>/dev/null | tr '\000\r' ' \n' | grep -v '^[[:space:]]*$' | tail -n 5 | cut -c 1-400 | sed 's/^/said /';;
+  esac
   [ ! -d "$d" ] || { ag_proven; c=$(ag_members | wc -l); echo "workers $((c))"; }
   [ -z "$poller" ] || kill "$poller" 2>/dev/null
   echo "state $s"

@@ -276,7 +276,7 @@ class Hosts:
 
     async def _watch(self, host: ShellHost, action: Watch, note: Callable[[Output], None]) -> Outcome:
         """Pass on what changes on the host; after a lost connection go on where the log was left."""
-        view = _View()
+        view = _View(action.offset)
         patterns = "\n".join(action.patterns or ("$^",)).encode() + b"\n"
         while True:
             words = [
@@ -285,6 +285,7 @@ class Hosts:
                 action.url or "-",
                 f"{max(0.05, action.interval_s):.3f}",
                 str(view.offset),
+                *(["once"] if action.once else []),
             ]
             try:
                 async with contextlib.aclosing(host.stream("watch", *words, payload=patterns)) as stream:
@@ -294,7 +295,8 @@ class Hosts:
                 continue
             if view.refusal:
                 return Refused(code=view.refusal.split()[0], text=self._redactor.text(view.refusal))
-            if view.state.split()[:1] and view.state.split()[0] not in ("LIVE", "ORPHANED", "STARTING"):
+            word = view.state.partition(" ")[0]
+            if word and (action.once or word not in ("LIVE", "ORPHANED", "STARTING")):
                 return Completed(status=0, out=self._output(view.state.encode()))
             return Lost(why="the watch ended without saying why")
 
@@ -315,12 +317,12 @@ class Hosts:
 class _View:
     """What a watch has shown, so that a second one says nothing twice."""
 
-    def __init__(self) -> None:
+    def __init__(self, offset: int = 0) -> None:
         self.state = ""
-        self.offset = 0
+        self.offset = offset
         self.refusal = ""
         self._last: dict[bytes, bytes] = {}
-        self._logged = -1
+        self._logged = offset or -1  # the line at a given offset has been seen
 
     def news(self, line: bytes) -> bool:
         """Take a line; return whether it says anything new to the campaign."""

@@ -42,6 +42,10 @@ def pid_of(tiny: Tiny) -> int:
     return int(line.split("pid=")[1].split(",")[0])
 
 
+def parent_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+
+
 def test_a_replaced_server_is_put_back_with_its_command_folder_and_environment(tmp_path: Path) -> None:
     """`finally: restore` is the default where something is replaced."""
     tiny = replacing(tmp_path, "")
@@ -55,6 +59,8 @@ def test_a_replaced_server_is_put_back_with_its_command_folder_and_environment(t
         assert Path(f"/proc/{pid}/cmdline").read_bytes() == before
         assert b"BY_HAND=yes and = more\nlines" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         assert Path(f"/proc/{pid}/cwd").resolve() == tiny.folder.resolve()
+        (job,) = [main.parent for main in tmp_path.glob("host/runs/*/main") if main.read_text().split()[0] == str(pid)]
+        assert (job / "sup").read_text().split()[0] == parent_of(pid), "nothing of ours between: its ranks are counted"
         show = json.loads(tiny.agent("show", "last", "--json").stdout)
         assert show["trials"][-1]["trial"] == "restored"
         journal = (tiny.run() / "journal.db").read_bytes()

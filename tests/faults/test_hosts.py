@@ -66,12 +66,15 @@ def test_f11_a_reboot_under_a_living_server(hub: Net, tmp_path: Path, state: str
         assert not [action for action in signals(bed) if action["key"] in lost]
 
 
-@pytest.mark.xfail(strict=True, reason="a reboot is scored as a crash of the server, and the baseline as invalid")
-def test_f11_a_reboot_says_nothing_of_a_configuration(hub: Net, tmp_path: Path) -> None:
+@pytest.mark.parametrize("state", ["health-wait", "benchmark"])
+def test_f11_a_reboot_says_nothing_of_a_configuration(hub: Net, tmp_path: Path, state: str) -> None:
     """What the host did is no property of the trial: it is launched again, and the decision is the same."""
     box = hub.add("box")
     with guarded(on(box, tmp_path, flags=LOADS)) as bed:
-        bed.finish(reboot(bed, box, "health-wait"))
+        bed.finish(reboot(bed, box, state))
+        lost = [move for move in bed.events("moved") if move["outcome"] == "lost"]
+        assert [(move["source"], move["state"]) for move in lost] == [(state, "kill")]
+        assert "the host rebooted" in lost[0]["because"]
 
 
 def half_started(hub: Net, tmp_path: Path) -> tuple[Bed, Box, Popen]:
@@ -103,7 +106,6 @@ def test_f12_a_reboot_between_the_folder_and_the_start(hub: Net, tmp_path: Path)
         assert not (job / "sup").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="a start that never came about is scored as a crash of the server")
 def test_f12_a_start_that_never_came_about_is_made_under_another_key(hub: Net, tmp_path: Path) -> None:
     """Nothing ran, so nothing is known of the configuration: it is launched again, and the decision is the same."""
     bed, _, process = half_started(hub, tmp_path)

@@ -94,6 +94,33 @@ def test_what_changes_is_told_and_nothing_else(way: Way) -> None:
     run(body())
 
 
+def test_what_a_watch_had_not_come_to_is_read_at_once(way: Way) -> None:
+    """``once``: what is in the log by now, past the line that was seen, and the state; dead or alive."""
+
+    async def body() -> None:
+        async with way.open() as box:
+            key, _ = await serve(box)
+            action = Watch(host="box", key=key, url="", patterns=("port", "load", "last"), once=True)
+            alive = await box.do(action)
+            assert isinstance(alive, Completed)
+            assert alive.out.string().startswith("LIVE ")
+            lines = box.lines("log")
+            assert [line.split()[1] for line in lines] == ["loading", "port"]
+            box.notes.clear()
+            seen = action.model_copy(update={"offset": int(lines[-1].split()[0])})
+            await box.do(seen)
+            assert box.lines("log") == []
+            (box.folder(key) / "die").touch()
+            await until(lambda: (box.folder(key) / "exit").exists())
+            box.notes.clear()
+            dead = await box.do(seen)
+            assert isinstance(dead, Completed)
+            assert dead.out.string().startswith("EXITED 3 ")
+            assert [line.split(" ", 1)[1] for line in box.lines("log")] == ["last words"]
+
+    run(body())
+
+
 def test_a_slow_health_check_does_not_hide_a_death(way: Way) -> None:
     """The server hangs in its answer; its end is told within a second all the same."""
 

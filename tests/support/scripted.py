@@ -177,10 +177,13 @@ class Box:
 
     async def _watch(self, action: act.Watch, note: Callable[[Output], None]) -> Outcome:
         job = self.jobs[action.key]
+        if action.once:
+            note(Output.of(f"state {self._state(action.key)}"))
+            return _said(self._state(action.key))
         job.ended = asyncio.Event()  # of this controller's loop
         if job.rc is not None:
-            note(Output.of(f"state EXITED {job.rc} 6"))
-            return _said(f"EXITED {job.rc} 6")
+            note(Output.of(f"state {self._state(action.key)}"))
+            return _said(self._state(action.key))
         note(Output.of(f"state LIVE {job.pid} {job.pid * 10} 5\nhealth 0\nworkers 1"))
         if self.dies(job.action):
             job.rc = 1
@@ -188,8 +191,8 @@ class Box:
             return _said("EXITED 1 6")
         note(Output.of("log 0 main: server is listening on http://127.0.0.1:1\nhealth 200"))
         await job.ended.wait()
-        note(Output.of(f"state EXITED {job.rc} 6"))
-        return _said(f"EXITED {job.rc} 6")
+        note(Output.of(f"state {self._state(action.key)}"))
+        return _said(self._state(action.key))
 
 
 def _said(text: str) -> Completed:

@@ -59,7 +59,7 @@ def first(campaign: Campaign) -> Proposed:
 def _proposed(campaign: Campaign, trial: Trial, because: str) -> Proposed:
     """Give a trial its launch: one that is up and equal when that is allowed, else a new one."""
     current = running(campaign)
-    if current is not None and trial.role in ("base", "candidate") and not current.profiled:
+    if current is not None and trial.role in ("base", "candidate") and not (current.profiled or campaign.jobs):
         record = next(record for record in campaign.history if record.launch == current.id)
         if record.trial.launch_digest() == trial.launch_digest():
             return Proposed(trial=trial, launch=current.id, because=because)
@@ -222,7 +222,7 @@ def _leave_winner(campaign: Campaign) -> Choice:
     if trial is None:
         return Choice(outcome="stop", because="no valid configuration is known: nothing is left running")
     current = running(campaign)
-    if current is not None:
+    if current is not None and not campaign.jobs:
         record = next(record for record in campaign.history if record.launch == current.id)
         if record.trial.launch_digest() == trial.launch_digest():
             return Choice(outcome="leave", because=f"{trial.id} is running and stays")

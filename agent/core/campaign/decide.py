@@ -24,6 +24,8 @@ from .common import Context, Step, again, lease_of, merge, sure
 from .state import LANE, Campaign, Visit, is_cancelled
 from .steps import STEPS
 
+LOST_MAX = 2
+"""How often a trial's launch is made again after the host lost its server."""
 UNKNOWN_ROUNDS = 5
 """How many rounds of polling may end in UNKNOWN before the state is left by ``unknown``."""
 
@@ -172,6 +174,9 @@ def _outcome(context: Context, state: State, step: Step, verdicts: dict[str, Ver
     """Return how the state is left, or None while it goes on."""
     failures = [(name, verdict) for name, verdict in verdicts.items() if verdict.result is Result.FAIL]
     if failures:
+        for name, verdict in failures:
+            if verdict.finding is Finding.LOST and "lost" in state.on and _may_be_lost(context):
+                return "lost", f"{name}: {verdict.saw}"
         name, verdict = failures[0]
         return _retry(context, state, "fail"), f"{name}: {verdict.saw}"
     deadline = context.visit.of("deadline")
@@ -191,6 +196,13 @@ def _outcome(context: Context, state: State, step: Step, verdicts: dict[str, Ver
         return None, ""
     unclear = [f"{name}: {verdict.saw}" for name, verdict in verdicts.items() if verdict.result is Result.UNKNOWN]
     return _retry(context, state, "unknown"), unclear[0] if unclear else "nothing was judged"
+
+
+def _may_be_lost(context: Context) -> bool:
+    """Whether the server may be launched again: where every launch is lost, the trial is given up in the end."""
+    visit = context.visit
+    moves = [move for move in context.campaign.moves if (move.trial, move.launch) == (visit.trial, visit.launch)]
+    return sum(1 for move in moves if move.outcome == "lost") < LOST_MAX
 
 
 def _retry(context: Context, state: State, outcome: str) -> str:

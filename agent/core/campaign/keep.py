@@ -20,12 +20,19 @@ same "$1" "$2" || exit 3
 """
 """Arguments: pid and start time. It must be the same process before and after the copy."""
 
-RESTORE = """\
-kept=${AGENT_JOB%/*}/$1
+RESTORE = r"""kept=${AGENT_JOB%/*}/$1
 cd "$(cat "$kept/kept.cwd")" || exit 66
-{ cat "$kept/kept.env" "$kept/kept.argv"; rm -f "$kept/kept.env"; } | xargs -0 -x -n 100000 -s 1900000 env -i
+LC_ALL=C grep -q "$(printf '\001')" "$kept/kept.env" "$kept/kept.argv" && exit 67
+words=$(cat "$kept/kept.env" "$kept/kept.argv" | tr '\000\n' '\n\001' |
+  LC_ALL=C sed "s/'/'\\\\''/g; s/^/'/; s/\$/'/" | tr '\n\001' ' \n')
+rm -f "$kept/kept.env"
+eval "exec env -i $words"
 """
-"""Argument: the key of the job that kept it. The words go to ``env -i`` as they were: variables, then the command."""
+"""Argument: the key of the job that kept it. The words go to ``env -i`` as they were: variables, then the command.
+
+It becomes the server, with nothing of ours before it: whoever counts the server's processes counts its own. What holds
+a byte 1, which stands for a line's end meanwhile, is not started (status 67).
+"""
 
 REPLACED = "replaced"
 """What a trial is *of* when it is the server that was there before us."""

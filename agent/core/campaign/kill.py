@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..actions import Action, Ask, Signal, Target
+from ..actions import Action, Ask, Owned, Signal, Start, Target
 from ..evidence import Answer
 from ..guards import failed, passed, unknown, waiting
 from ..observations import Completed, read_owned
@@ -126,6 +126,38 @@ def do_kill(context: Context) -> Step:
         if not kept.done:
             return kept
     return _next_signal(context, prey)
+
+
+def end_jobs(context: Context) -> Step:
+    """End what earlier visits left of the jobs beside the server; done when none of it lives."""
+    starts = [answer.action.key for answer in context.visit.answers if isinstance(answer.action, Start)]
+    left = tuple(key for key in context.campaign.jobs if key not in starts)
+    asked = [answer.action.keys for answer in context.visit.of("owned") if isinstance(answer.action, Owned)]
+    left = asked[0] if asked else left
+    if not left:
+        return Step(done=True)
+    survey = poll(context, ("owned", Owned(host=context.evidence.server.host, keys=left)))
+    if not survey.done:
+        return survey
+    text = answer.text() if (answer := context.evidence.latest("owned")) else None
+    try:
+        found = read_owned(text) if text is not None else None
+    except ValueError:
+        found = None
+    if found is None:
+        verdict = unknown("what is left of an earlier attempt is not known", "a list", Finding.LOST)
+        more = len(context.visit.of("pause")) < TRIES
+        return Step(ask=again(context), verdict=verdict) if more else Step(done=True, verdict=verdict)
+    if any(answer.outcome is None for answer in context.visit.of("signal")):
+        return Step()
+    if not found:
+        return Step(done=True)
+    own: dict[str, tuple[Target, ...]] = {}
+    for owned in found:
+        own[owned.key] = (*own.get(owned.key, ()), Target(pid=owned.pid, start=owned.start))
+    lines = tuple(f"ours: pid {owned.pid} {owned.argv[:120]}" for owned in found)
+    stuck = tuple(f"pid {owned.pid} {owned.argv[:60]}" for owned in found if owned.state == "D")
+    return _next_signal(context, Prey(own, (), lines, (), stuck))
 
 
 def _ended(context: Context) -> str:

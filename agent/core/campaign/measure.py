@@ -2,23 +2,77 @@
 
 from __future__ import annotations
 
-from ..actions import Job, Probe, Status
-from ..guards import GpusSteady, failed, passed, unknown
+from ..actions import Job, Probe
+from ..guards import Alive, GpusSteady, failed, judge, passed, unknown
 from ..guards.steady import AFTER, BEFORE, around_sections
-from ..observations import Completed, JobState, read_job_state
+from ..guards.view import cause_of
+from ..observations import Completed
 from ..probes import benchmark as bench
 from ..probes import trace
 from ..statistics import cv
 from ..trials import wants_profile
-from ..values import Finding
+from ..values import Finding, Result, Verdict
 from .common import Context, Step, known, run_job, sure
+from .kill import end_jobs
+from .serve import watch_action
+
+WATCH_S = 1.0
+"""How often the host looks at a server that is being measured: seldom, so that it is not felt."""
 
 
 def do_benchmark(context: Context) -> Step:
+    """Measure the server, and look after it meanwhile: numbers of a server that died are nobody's."""
+    if context.evidence.plan.benchmark is None:
+        return Step(done=True)
+    # An earlier attempt may have left its load behind; two at once would measure each other.
+    cleared = end_jobs(context)
+    if not cleared.done or cleared.verdict is not None:
+        return cleared
+    watch = watch_action(context).model_copy(update={"interval_s": WATCH_S, "offset": context.launch.read_to})
+    step = sure(context, "watch", watch)
+    if (verdict := _fate(context)) is not None:
+        return Step(done=True, verdict=verdict)
+    work = _measured(context)
+    if not work.done:
+        return Step(ask=[*step.ask, *work.ask], verdict=work.verdict)
+    return _after(context, work, "the benchmark")
+
+
+def _fate(context: Context) -> Verdict | None:
+    """Say that the server is dead or condemned, as soon as the watch of this visit has seen it; None until then."""
+    facts = context.evidence.watch()
+    if facts is None:
+        return None
+    if facts.state is not None and facts.state.word in ("EXITED", "LOST"):
+        return judge(Alive(), context.evidence)
+    cause = cause_of(context.evidence.kind, [line for _, line in facts.log], dead=False)
+    return failed(cause[0], f"the log says: {cause[1][:160]}", "no fatal line") if cause is not None else None
+
+
+def _after(context: Context, work: Step, what: str) -> Step:
+    """Read the server's log to its end and see whether it lives: the last lines may have come after the last look.
+
+    Where it does not, that is the verdict, whatever the work itself came to.
+    """
+    action = watch_action(context).model_copy(update={"once": True, "offset": context.launch.read_to})
+    step = sure(context, "drain", action)
+    if not step.done:
+        return step
+    if (verdict := _fate(context)) is not None:
+        step.verdict = verdict
+    elif known(context.last("drain")) and judge(Alive(), context.evidence).result is Result.PASS:
+        step.verdict = passed(f"the server lived through {what}")
+    else:
+        step.verdict = unknown(f"whether the server lived through {what} is not known", "a live server", Finding.LOST)
+    if work.verdict is not None and step.verdict.result is not Result.FAIL:
+        step.verdict = work.verdict
+    return step
+
+
+def _measured(context: Context) -> Step:
     """Repeat the benchmark until it is steady enough or the maximum is reached, each repeat a host job."""
     plan, server = context.evidence.plan, context.evidence.server
-    if plan.benchmark is None:
-        return Step(done=True)
+    assert plan.benchmark is not None
     looks = _looks(context)
     if looks is not None and not (first := sure(context, BEFORE, looks)).done:
         return first
@@ -34,18 +88,7 @@ def do_benchmark(context: Context) -> Step:
         return step
     if looks is not None and not (last := sure(context, AFTER, looks)).done:
         return last
-    # The server must have lived through it: numbers of a server that died meanwhile are nobody's.
-    step = sure(context, "status", Status(host=server.host, key=context.launch.key))
-    if step.done and (answer := context.last("status")) is not None:
-        text = answer.text()
-        state = read_job_state(text) if text is not None else JobState(word="UNKNOWN", why="no answer")
-        if state.word in ("EXITED", "LOST"):
-            step.verdict = failed(Finding.CRASH, f"after the benchmark the server was {state.word}", "a live server")
-        elif state.word in ("LIVE", "ORPHANED"):
-            step.verdict = passed("the server lived through the benchmark")
-        else:
-            step.verdict = unknown(f"the host says {state.word}", "a live server", Finding.LOST)
-    return step
+    return Step(done=True)
 
 
 def _looks(context: Context) -> Probe | None:
@@ -102,4 +145,6 @@ def do_script(context: Context) -> Step:
             step.verdict = passed(said) if ok else failed(Finding.CRASH, said, "status 0")
         else:
             step.verdict = unknown(f"the end of {state.script} was not seen", "status 0", Finding.LOST)
+    if step.done and context.launch.key and not context.launch.gone:
+        return _after(context, step, state.script)
     return step

@@ -45,18 +45,17 @@ def do_launch(context: Context) -> Step:
     )
 
 
-def do_watch(context: Context) -> Step:
-    """Watch the launched server from its own host until it is ready, or gone."""
+def watch_action(context: Context, url: str = "") -> Watch:
+    """Return the watch on the launched server for all that any guard of the plan wants to see; ``url``: health too."""
     kind, server = context.evidence.kind, context.evidence.server
     guards = [guard for state in context.evidence.plan.states for guard in state.guards]
     extra = dict.fromkeys(pattern for guard in guards for pattern in guard.patterns())
-    action = Watch(
-        host=server.host,
-        key=context.launch.key,
-        url=kind.health_url(server),
-        patterns=(*kind.watch_patterns(), *extra),
-    )
-    step = sure(context, "watch", action)
+    return Watch(host=server.host, key=context.launch.key, url=url, patterns=(*kind.watch_patterns(), *extra))
+
+
+def do_watch(context: Context) -> Step:
+    """Watch the launched server from its own host until it is ready, or gone."""
+    step = sure(context, "watch", watch_action(context, context.evidence.kind.health_url(context.evidence.server)))
     inspected = context.last("inspect")
     facts = context.evidence.watch()
     seen = facts is not None and facts.state is not None  # a watch that was just made anew has not looked yet

@@ -84,7 +84,9 @@ class Launch:
     started: JobState | None = None
     asked_s: float = 0.0
     log: list[str] = field(default_factory=list)
-    """Lines of its output that matched, in order."""
+    """Lines of its output that matched, in order, each once."""
+    offsets: set[int] = field(default_factory=set)
+    """Where in its output those lines begin."""
     inspected: Mapping[str, SectionResult] = field(default_factory=dict)
     """What the running server said of itself."""
     health_s: float | None = None
@@ -97,6 +99,29 @@ class Launch:
     def key(self) -> str:
         """The key of the newest start; '' before any."""
         return self.keys[-1] if self.keys else ""
+
+    @property
+    def read_to(self) -> int:
+        """Where the last line begins that was seen of its output."""
+        return max(self.offsets, default=0)
+
+    def begin(self, key: str, now: float) -> None:
+        """Take up a start: another key is another server, of which nothing is known yet."""
+        self.asked_s, self.gone = now, False
+        if key in self.keys:
+            return
+        self.keys.append(key)
+        self.started, self.health_s, self.profiled, self.inspected = None, None, False, {}
+        self.log.clear()
+        self.offsets.clear()
+
+    def heard(self, text: str) -> None:
+        """Take in what a watch says of its output."""
+        for line in text.split("\n"):
+            match line.split(" ", 2):
+                case ["log", offset, said] if offset.isdecimal() and int(offset) not in self.offsets:
+                    self.offsets.add(int(offset))
+                    self.log.append(said)
 
 
 @dataclass(slots=True)
@@ -132,6 +157,8 @@ class Campaign:
     visits: dict[tuple[str, str, str], int] = field(default_factory=dict)
     history: list[Record] = field(default_factory=list)
     launches: dict[str, Launch] = field(default_factory=dict)
+    jobs: dict[str, None] = field(default_factory=dict)
+    """Keys of jobs beside the servers (load, profilers, scripts) whose end has not been seen: they may still live."""
     baseline: Mapping[str, SectionResult] = field(default_factory=dict)
     renew: bool = False
     """Another controller than the one that took the lease goes on: it has to take it before it does anything."""
@@ -182,9 +209,10 @@ class Campaign:
         return self.launches.get(self.visit.launch) if self.visit else None
 
     def keys(self) -> tuple[str, ...]:
-        """Keys of all servers of this run that may still live."""
+        """Keys of everything that this run started and that may still live."""
         adopted = self.opened.adopted if self.opened is not None and not self.cleared else ()
-        return (*adopted, *(key for launch in self.launches.values() if not launch.gone for key in launch.keys))
+        servers = (key for launch in self.launches.values() if not launch.gone for key in launch.keys)
+        return (*adopted, *servers, *self.jobs)
 
 
 def role_of(request: str) -> str:
@@ -265,10 +293,8 @@ def _input(campaign: Campaign, event: Noted | Observed | Instructed) -> None:
         except MissingBlobError:
             return
         answer.parts.append((campaign.now, text))
-        if answer.role == "watch" and campaign.launch is not None:
-            campaign.launch.log.extend(
-                line.split(" ", 2)[2] for line in text.split("\n") if line.startswith("log ") and line.count(" ") >= 2
-            )
+        if answer.role in ("watch", "drain") and campaign.launch is not None:
+            campaign.launch.heard(text)
         return
     answer.outcome, answer.closed_s = event.outcome, campaign.now
     del campaign.open[event.request]
@@ -282,6 +308,8 @@ def _learn(campaign: Campaign, answer: Answer) -> None:
         _recover(campaign, answer, answer.action.of, text)
         return
     record = campaign.record
+    if isinstance(answer.action, Follow) and isinstance(answer.outcome, Completed):
+        campaign.jobs.pop(answer.action.key, None)
     if isinstance(answer.action, Acquire) and isinstance(answer.outcome, Completed):
         campaign.leased, campaign.renew = answer.action.ttl_s > 0, False
     if isinstance(answer.action, Start) and answer.role == "start" and text is not None:
@@ -290,7 +318,8 @@ def _learn(campaign: Campaign, answer: Answer) -> None:
                 launch.started = read_job_state(text)
                 break
     elif answer.role == "earlier" and text is not None and campaign.launch is not None:
-        campaign.launch.started = read_job_state(text)
+        earlier = read_job_state(text)
+        campaign.launch.started = earlier if earlier.word in ("LIVE", "ORPHANED") else None
     elif answer.role == "inspect" and text is not None and campaign.launch is not None:
         campaign.launch.inspected = read_sections(text)
     elif answer.role == "probe" and text is not None and not campaign.baseline:
@@ -325,9 +354,9 @@ def _request(campaign: Campaign, event: Requested) -> None:
             for old in campaign.visit.answers:
                 old.superseded = old.superseded or old.request == action.again
         if answer.role == "start" and campaign.launch is not None:
-            campaign.launch.asked_s, campaign.launch.gone = campaign.now, False
-            if action.key not in campaign.launch.keys:
-                campaign.launch.keys.append(action.key)
+            campaign.launch.begin(action.key, campaign.now)
+        else:
+            campaign.jobs[action.key] = None
 
 
 def _move(campaign: Campaign, event: Moved) -> None:
@@ -341,13 +370,14 @@ def _move(campaign: Campaign, event: Moved) -> None:
     words = _words(campaign, event.source) if event.outcome in ("pass", "settled") else ()
     if "clean" in words:
         campaign.cleared = True
+        campaign.jobs.clear()
         for launch in reversed(campaign.launches.values()):
             if launch.gone:
                 break  # launches come one after the other: those before it were proved gone with it
             launch.gone = bool(launch.key)
     if "watch" in words and campaign.launch is not None and campaign.launch.health_s is None:
         campaign.launch.health_s = campaign.now - campaign.launch.asked_s
-    if event.source in (event.state, HOLD) and record is not None:
+    if (event.source in (event.state, HOLD) or event.outcome == "lost") and record is not None:
         record.benchmarks.clear()  # a new attempt measures anew
     where = (event.trial, event.launch, event.state)
     campaign.visits[where] = campaign.visits.get(where, 0) + 1

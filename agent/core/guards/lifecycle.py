@@ -16,9 +16,23 @@ from .view import first_fatal, job_state, log_lines
 
 if TYPE_CHECKING:
     from ..evidence import Evidence, WatchFacts
+    from ..observations import JobState
 
 READY = "READY"
 """The phase that a kind reports when its own log says that the server is up."""
+
+
+def _gone(evidence: Evidence, state: JobState) -> Verdict:
+    """Say that the server's job is gone without an end of its own.
+
+    What the host did is no property of the configuration. Only where the host is up as before, and the log says what
+    condemned the server, is that the cause.
+    """
+    if state.why == "died" and first_fatal(evidence, dead=True) is not None:
+        return _died(evidence, f"the server's job is gone ({state.why})")
+    words = {"reboot": "the host rebooted", "never-started": "the start never came about"}
+    saw = words.get(state.why, "the server and its supervisor are gone, and left no exit status")
+    return failed(Finding.LOST, saw, "a live server", REMEDY[Finding.LOST])
 
 
 def _died(evidence: Evidence, what: str) -> Verdict:
@@ -46,6 +60,7 @@ REMEDY = {
     Finding.HANG: "a longer timeout rarely helps: look at P2P and NCCL transports, build caches, the slowest rank",
     Finding.DEAD_RANK: "look for the memory killer: dmesg, memory.events of its control group",
     Finding.WARMUP_TIMEOUT: "its own warm-up gave up: raise the engine's warm-up limit, or warm its caches first",
+    Finding.LOST: "it says nothing of the configuration, which is launched again; look at what the host went through",
     Finding.CRASH: "read the first exception by time: what follows it are cascades",
 }
 
@@ -84,7 +99,7 @@ class Alive(Guard):
             case "EXITED":
                 return _died(evidence, f"the server ended with status {state.rc}")
             case "LOST":
-                return _died(evidence, f"the server's job is gone ({state.why})")
+                return _gone(evidence, state)
         return unknown(f"the host says {state.word}", "a live job")
 
 
@@ -255,7 +270,9 @@ class Progressing(Guard):
     def judge(self, evidence: Evidence) -> Verdict:
         """See the class."""
         state = job_state(evidence)
-        if state is not None and state.word in {"EXITED", "LOST"}:
+        if state is not None and state.word == "LOST":
+            return _gone(evidence, state)
+        if state is not None and state.word == "EXITED":
             return _died(evidence, f"the server's job says {state.word}")
         facts = evidence.watch()
         if facts is None:

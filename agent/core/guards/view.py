@@ -190,11 +190,13 @@ def job_state(evidence: Evidence) -> JobState | None:
     facts = evidence.watch()
     if facts is not None and facts.state is not None:
         return facts.state
-    for role in ("status", "earlier", "start"):
-        answer = evidence.latest(role)
-        text = answer.text() if answer else None
-        if text is not None:
-            return read_job_state(text.strip())
+    for answer in reversed(evidence.answers):
+        text = answer.text() if answer.role in ("status", "earlier", "start") else None
+        state = read_job_state(text.strip()) if text is not None else None
+        if state is None or (answer.role == "earlier" and state.word in ("ABSENT", "EXITED", "LOST")):
+            continue  # a start that came to nothing before says nothing of the one that is made now
+        evidence.read.add(answer.request)
+        return state
     return None
 
 
