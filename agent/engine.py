@@ -231,6 +231,11 @@ class World:
         """Whether the opening (or resuming) input has been handed out."""
         return self._first is None
 
+    @property
+    def told(self) -> bool:
+        """Whether something waits to be taken in, or to be answered."""
+        return not self._queue.empty() or bool(self._pending)
+
     def requested(self, request: str, action: Any) -> None:
         """Take note of a request; carry it out at once when the record is behind us."""
         self._pending[request] = action
@@ -381,7 +386,8 @@ async def _inputs(ledger: Ledger, world: World | None, campaign: Campaign) -> As
         event = ledger.recorded_input()
         if event is None:
             # A campaign that rests goes on only with a Resumed, which is the world's first word.
-            if world is None or (world.said_first and (campaign.over or campaign.interrupted)):
+            rests = campaign.interrupted or (campaign.over and (world is None or not world.told))
+            if world is None or (world.said_first and rests):
                 return
             event = await world.next(campaign, ledger.flush)
         yield event

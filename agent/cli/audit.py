@@ -79,10 +79,13 @@ def main(args: argparse.Namespace) -> int:
 def checked(journal: Path, anchors: list[Path]) -> Report:
     """Verify a journal against the named anchors and this machine's own."""
     from agent.journal.anchors import anchors_file
-    from agent.journal.verify import verify
+    from agent.journal.verify import EMPTY, verify
 
     own = anchors_file()
-    return verify(journal, anchors=[*anchors, *([own] if own.is_file() else [])])
+    report = verify(journal, anchors=[*anchors, *([own] if own.is_file() else [])])
+    if report.ok and not report.seq:
+        report.add(EMPTY, 0, "there are no entries: nothing was recorded", "the run's opening at least")
+    return report
 
 
 def replay_and_steps(journal: Path, report: Report) -> list[dict[str, Any]]:

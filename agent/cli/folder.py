@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,8 +57,31 @@ def all_runs(root: Path) -> list[RunFolder]:
     return [RunFolder(path) for path in sorted(root.iterdir()) if (path / "journal.db").is_file()]
 
 
-def find(root: Path, name: str) -> RunFolder:
-    """Return the run that ``name`` says: a path, a name, its end, its campaign id, or ``last``."""
+def began(run: RunFolder) -> bool:
+    """Whether anything was recorded, as far as can be told; a folder whose start failed at once is no run."""
+    from agent.cli.runs import read_row
+    from agent.journal.anchors import anchors_file, read_anchors
+
+    row = read_row(run.journal, run.id)
+    if row["entries"] or (row["condition"].startswith("unreadable") and run.journal.stat().st_size):
+        return True
+    own = anchors_file()
+    anchors = read_anchors(own) if own.is_file() else []
+    return any(run.id.endswith(anchor.campaign[:8]) for anchor in anchors)
+
+
+def to_resume(run: RunFolder) -> bool:
+    """Whether a run can be gone on with."""
+    from agent.cli.runs import read_row
+
+    return began(run) and read_row(run.journal, run.id)["state"] not in ("done", "failed")
+
+
+def find(root: Path, name: str, wanted: Callable[[RunFolder], bool] = began) -> RunFolder:
+    """Return the run that ``name`` says: a path, a name, its end, its campaign id, or ``last``.
+
+    The last one is the newest that is ``wanted``, and where none is, the newest of all.
+    """
     from agent.errors import AgentError, Exit
 
     path = Path(name)
@@ -67,7 +91,7 @@ def find(root: Path, name: str) -> RunFolder:
         return RunFolder(path)
     runs = all_runs(root)
     if name in ("last", "latest") and runs:
-        return runs[-1]
+        return next((run for run in reversed(runs) if wanted(run)), runs[-1])
     found = [run for run in runs if name in run.id]
     if len(found) == 1:
         return found[0]

@@ -20,7 +20,7 @@ GAP_MAX_S = 3600.0
 def add(commands: Any) -> None:
     """Add the command to the command line."""
     command = commands.add_parser("resume", help="go on with a run that was interrupted, killed or held")
-    command.add_argument("run", help="its name, a part of it, its folder, or `last`")
+    command.add_argument("run", help="its name, a part of it, its folder, or `last`: the newest that is not finished")
     command.add_argument("--yes", action="store_true", help="confirm what the playbook names (server.replaces)")
     command.add_argument("--rebase", action="store_true", help="go on although the playbook changed since, with it")
     add_session_options(command)
@@ -29,13 +29,18 @@ def add(commands: Any) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
-    from agent.cli.folder import find
+    from agent.cli.folder import find, to_resume
 
-    return go_on(find(args.runs, args.run), args)
+    return go_on(find(args.runs, args.run, to_resume), args)
 
 
-def go_on(run: Any, args: argparse.Namespace, also: tuple[Any, ...] = ()) -> int:
-    """Resume a run, with orders to begin with."""
+def go_on(
+    run: Any, args: argparse.Namespace, also: tuple[Any, ...] = (), adopted: tuple[str, ...] = (), *, stop: bool = False
+) -> int:
+    """Resume a run, with orders to begin with; ``adopted`` are keys of servers that are its own from here on.
+
+    ``stop``: it is to be ended, which is obeyed whatever became of the playbook, and after its end as well.
+    """
     import time
 
     from agent.cli import rehearsal, session, trust
@@ -43,18 +48,18 @@ def go_on(run: Any, args: argparse.Namespace, also: tuple[Any, ...] = ()) -> int
     from agent.core.events import Options, Resumed
     from agent.journal.store import Journal
 
+    not_behind(run.journal)
     journal = Journal.open_writer(run.journal)
     opened, last_ns, state = standing(journal)
     display = make_display(args)
-    if state in ("done", "failed"):
+    if state in ("done", "failed") and (left := standing_still(run) if stop else f"see: agent show {run.id}"):
         journal.close()
-        display.say(f"run {run.id} is finished; see: agent show {run.id}")
+        display.say(f"run {run.id} is finished; {left}")
         return exit_of(run)
     display.say(f"run {run.id}")
     display.say(_first_line(opened))
     gap = min(GAP_MAX_S, max(0.0, (time.time_ns() - last_ns) / 1e9))
-    # An order to stop is obeyed whatever became of the playbook.
-    plan = None if also else changed_plan(run, opened, rebase=args.rebase)
+    plan = None if stop else changed_plan(run, opened, rebase=args.rebase)
     if plan is None and not also:
         trust.require(trust.of_plan(opened.plan), opened.plan, run.id)
     yes, rebase = args.yes or opened.options.yes, plan is not None
@@ -64,6 +69,7 @@ def go_on(run: Any, args: argparse.Namespace, also: tuple[Any, ...] = ()) -> int
         versions=session.versions(),
         controller=session.controller(),
         gap_s=round(gap, 3),
+        adopted=adopted,
         digests=dict((plan or opened.plan).files),
     )
     plan, campaign, lab = plan or opened.plan, opened.campaign, bool(opened.rehearsal)
@@ -71,6 +77,39 @@ def go_on(run: Any, args: argparse.Namespace, also: tuple[Any, ...] = ()) -> int
     log = open_run_log(run, campaign)
     work = session.Session(run, journal, plan, campaign, display, ssh_config, log=log, rehearsal=lab)
     return session.work(work, resumed, also)
+
+
+def not_behind(journal: Path) -> None:
+    """Raise JournalError when entries that this machine knows to have been written are not there any more.
+
+    Going on would ask for things a second time whose answers are lost, and would fork the record.
+    """
+    from agent.errors import JournalError
+    from agent.journal.anchors import anchors_file
+    from agent.journal.verify import behind
+
+    own = anchors_file()
+    flaws = behind(journal, [own]) if own.is_file() else []
+    if not flaws:
+        return
+    raise JournalError(
+        f"{journal}: {flaws[0].found}, wanted: {flaws[0].wanted}",
+        "this is an old copy, or its journal.db-wal is missing: put the newest files back. Where they are lost, begin "
+        "anew with `agent run PLAYBOOK --adopt RUN`, which ends what this run is known to have left",
+        "E_JOURNAL_BEHIND",
+        flaws[0].finding,
+    )
+
+
+def standing_still(run: Any) -> str:
+    """Say why there is nothing to be ended of a finished run; '' when it left something."""
+    from agent.cli.replay import folded
+    from agent.core.campaign.decide import left_behind
+
+    campaign = folded(run.journal)
+    if left_behind(campaign) and not (campaign.opened is not None and campaign.opened.rehearsal):
+        return "" if "finally" in (state.name for state in campaign.plan.states) else "its graph has no `finally`"
+    return "the server that it put back is not its own" if campaign.keys() else "nothing of it was left running"
 
 
 def standing(journal: Journal) -> tuple[Opened, int, str]:

@@ -96,8 +96,15 @@ def left_by(runs: Path, names: list[str]) -> tuple[str, ...]:
     """Return the keys of servers that earlier runs started and were not seen to end."""
     from agent.cli.folder import find
     from agent.cli.replay import folded
+    from agent.cli.status import holder
+    from agent.errors import AgentError
 
-    left = [folded(find(runs, name).journal) for name in names]
+    found = [find(runs, name) for name in names]
+    for run in found:
+        if (pid := holder(run)) is not None:
+            what = f"{run.id} is at work (pid {pid}): what it runs is not left"
+            raise AgentError(what, f"end it first: agent stop {run.id}", "E_ADOPT_LIVE")
+    left = [folded(run.journal) for run in found]
     return tuple(key for campaign in left for key in campaign.keys())  # noqa: SIM118 - a method, not a mapping's
 
 

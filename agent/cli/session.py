@@ -268,10 +268,13 @@ def closing(campaign: Campaign, session: Session) -> list[str]:
     if campaign.interrupted:
         return ["", f"interrupted; the server is left as it is. Go on with: agent resume {run}"]
     if campaign.visit is not None and campaign.visit.state == "hold":
+        from agent.cli.neighbours import in_the_way
+
         move = campaign.moves[-1]
         return [
             "",
             f"held in {move.source}: {safe(move.because)}",
+            *(safe(line) for line in in_the_way(session.folder, campaign)),
             f"nothing more is done. Look: agent show {run}; go on: agent resume {run}; end it: agent stop {run}",
             *(["the lab waits for that, half an hour at most"] if session.rehearsal else []),
         ]

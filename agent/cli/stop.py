@@ -11,7 +11,7 @@ from agent.cli.run import add_session_options
 
 def add(commands: Any) -> None:
     """Add the command to the command line."""
-    command = commands.add_parser("stop", help="end a run and the processes it started")
+    command = commands.add_parser("stop", help="end a run and the processes it started, also after its end")
     command.add_argument("run", help="its name, a part of it, its folder, or `last`")
     command.add_argument(
         "--wait", type=float, default=120.0, metavar="SECONDS", help="for the live controller to finish"
@@ -41,5 +41,5 @@ def main(args: argparse.Namespace) -> int:
     from agent.cli.resume import go_on
     from agent.core.events import Instructed, Stop
 
-    code = go_on(run, args, (Instructed(order=Stop(), by=controller()),))
+    code = go_on(run, args, (Instructed(order=Stop(), by=controller()),), stop=True)
     return code if code in (3, 4) else 0  # held or unreachable: not stopped; any other end is one

@@ -75,7 +75,7 @@ class Ask(Action):
 
 
 class Acquire(Action):
-    """Take or renew a lease on the host. The answer is ``EPOCH n``, or ``BUSY owner epoch n age s resource r``.
+    """Take or renew a lease on the host. The answer is ``EPOCH n``, or ``BUSY owner epoch n age s resource r since s``.
 
     Where several leases are in the way there is a line for each, the newest first. ``take_over`` names that newest
     epoch and stands for all that were listed. ``ttl_s`` 0 gives the lease back: the next campaign may have it at once.

@@ -70,6 +70,8 @@ class Resumed(Value):
     gap_s: float = Field(default=0.0, ge=0)
     plan: Plan | None = None
     """With ``rebase``: the plan that holds from here on. Measurements stay; what they are compared with may not."""
+    adopted: tuple[str, ...] = ()
+    """Keys of servers that other runs of ours left, and that this run may end as its own from here on."""
 
 
 class Noted(Value):

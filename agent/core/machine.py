@@ -56,6 +56,9 @@ class Machine:
             if "finally" in names and state.name != "finally":
                 edges.append({"trigger": "stop", "source": state.name, "dest": "finally"})
             edges.append({"trigger": "resumed", "source": HOLD, "dest": state.name})
+        if "finally" in names:  # what a finished run left running can still be ended
+            edges += [{"trigger": "stop", "source": end, "dest": "finally"} for end in (DONE, FAILED)]
+            edges += [{"trigger": "resumed", "source": HOLD, "dest": end} for end in (DONE, FAILED)]
         self.edges = tuple((edge["source"], edge["trigger"], edge["dest"]) for edge in edges)
         self._model = _Model()
         self._table = Table(

@@ -25,10 +25,11 @@ ag_base() { # [make]: where everything lies; refused unless it is a folder of ou
   nfs*|smb*|cifs*|9p|v9fs|fuse*) echo "ERR base $base is on a network file system"; return 77;; esac
 }
 
-# A lease is a line "OWNER EPOCH BOOT UPTIME TTL RESOURCES" of $base/lease. Resources are in order, with commas between
+# A lease is a line "OWNER EPOCH BOOT UPTIME TTL RESOURCES SINCE" of $base/lease. Resources are in order, with commas between
 # them; `host` (also where none stand) is everything. One epoch serves the whole host and only grows, so a number says
 # who came later, and a lease that was taken over is simply not there any more. Times are the host's own uptime: no
-# clock has to be right, and a reboot leaves nobody in possession.
+# clock has to be right, and a reboot leaves nobody in possession. UPTIME is that of the last renewal, SINCE that of the
+# first; older versions wrote no SINCE.
 ag_leases='
 function shared(a, b,   i, k, x) { # what of b is in the way of a
   if (index("," a ",", ",host,") || index("," b ",", ",host,")) return b
@@ -36,13 +37,13 @@ function shared(a, b,   i, k, x) { # what of b is in the way of a
   for (i = 1; i <= k; i++) if (index("," a ",", "," x[i] ",")) return x[i]
   return "" }
 NF < 5 || $2 !~ /^[0-9]+$/ || $4 !~ /^[0-9]+$/ || $5 !~ /^[0-9]+$/ { bad = 1; exit }
-{ held = NF > 5 ? $6 : "host"; said = 1
-  if ($1 == owner) { if ($3 == boot) mine = $2; next } # renewed below, or void
+{ held = NF > 5 ? $6 : "host"; said = 1; began = NF > 6 && $7 + 0 <= up + 0 ? $7 : $4
+  if ($1 == owner) { if ($3 == boot) { mine = $2; since = began } next } # renewed below, or void
   way = shared(want, held)
   if (way == "") { if ($5 > 0) kept = kept $0 "\n"; next }
   if ($5 == 0 || $3 != boot || $4 + $5 < up) next      # given back, of another boot, or not renewed in time
   if ($2 + 0 > newest + 0) newest = $2
-  busy[++n] = $2; line[n] = sprintf("BUSY %s epoch %s age %d s resource %s", $1, $2, up - $4, way) }
+  busy[++n] = $2; line[n] = sprintf("BUSY %s epoch %s age %d s resource %s since %d s", $1, $2, up - $4, way, up - began) }
 END {
   if (bad || (there && !said)) { print "ERR lease cannot be read"; exit }
   if (n && (take == "" || take != newest)) {
@@ -50,8 +51,8 @@ END {
     for (i = 1; i <= n; i++) if (busy[i] == newest) print line[i]
     for (i = 1; i <= n; i++) if (busy[i] != newest) print line[i]
     exit }
-  if (mine == "") mine = last + 1
-  printf "EPOCH %s\n%s%s %s %s %s %s %s\n", mine, kept, owner, mine, boot, up, ttl, want }'
+  if (mine == "") { mine = last + 1; since = up }
+  printf "EPOCH %s\n%s%s %s %s %s %s %s %s\n", mine, kept, owner, mine, boot, up, ttl, want, since }'
 ag_acquire() { # OWNER TTL RESOURCES|- [EPOCH TO TAKE OVER]: all of them or none; they replace what this owner had
   ag_base make || return
   case $1 in ''|*[!A-Za-z0-9._@:-]*) echo "ERR owner"; return 64;; esac

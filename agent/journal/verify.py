@@ -20,7 +20,7 @@ from .chain import COLUMNS, Row, first_break
 from .content import Content, OpenRequest
 from .opening import check_version, existing, read_genesis
 
-DAMAGED, CHAIN, CUT, FORK, BLOB, ILLEGAL, DIFFERS, SECRET, UNSUPPORTED, UNSIGNED = range(10, 20)
+DAMAGED, CHAIN, CUT, FORK, BLOB, ILLEGAL, DIFFERS, SECRET, UNSUPPORTED, UNSIGNED, EMPTY = range(10, 21)
 """Numbers of findings. That a replay differs, a secret stands somewhere or a signature does not hold is found by
 others, with the same numbers."""
 FLAWS_MAX = 20
@@ -100,6 +100,18 @@ def verify(path: Path, *, anchors: list[Path] | tuple[Path, ...] = (), blobs: bo
     finally:
         connection.close()
     return report
+
+
+def behind(path: Path, anchors: list[Path] | tuple[Path, ...]) -> list[Flaw]:
+    """Return what is missing from a journal, or another one in it, by anchors alone; it is not audited otherwise."""
+    report = Report(str(path))
+    connection = schema.connect_reader(path)
+    try:
+        report.campaign = read_genesis(connection, path).campaign.hex()
+        _anchors(connection, anchors, report)
+    finally:
+        connection.close()
+    return report.flaws
 
 
 def _verify(connection: sqlite3.Connection, path: Path, blobs: bool, report: Report) -> None:

@@ -31,7 +31,7 @@ async def works(box: Campaign) -> bool:
 def said(outcome: Outcome) -> str:
     """Return what the host said, without ages."""
     text = outcome.out.string() if isinstance(outcome, Completed) else getattr(outcome, "text", "")
-    return re.sub(r"age \d+ s", "age A s", text.strip())
+    return re.sub(r" since \d+ s", "", re.sub(r"age \d+ s", "age A s", text.strip()))
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_a_lease_not_renewed_in_time_stays_until_somebody_wants_it(here: Way) ->
         async with here.open(acquire=False) as one, here.open(acquire=False) as two:
             await take(one, "one", "gpu0")
             lease = here.base / "lease"
-            owner, epoch, boot, _, _, held = lease.read_text().split()
+            owner, epoch, boot, _, _, held, _ = lease.read_text().split()
             lease.write_text(f"{owner} {epoch} {boot} 0 1 {held}\n")
             assert said(await take(two, "two", "gpu1")) == "EPOCH 2"
             assert await works(one), "the lease was renewed by this"
@@ -160,7 +160,7 @@ def test_every_awk_reads_leases_alike(awk: list[str]) -> None:
     """The rules are one awk program, and hosts differ in theirs."""
     text = (Path(__file__).parents[2] / "agent/hosts/lease.sh").read_text()
     program = text.split("ag_leases='", 1)[1].split("'\n", 1)[0]
-    leases = "a 3 B 90 50 gpu0,gpu1\nb 4 B 100 9 port:1\nc 5 old 100 50 gpu2\nd 6 B 100 50\n"
+    leases = "a 3 B 90 50 gpu0,gpu1 70\nb 4 B 100 9 port:1\nc 5 old 100 50 gpu2\nd 6 B 100 50\n"
     given = {"owner": "x", "ttl": "9", "take": "", "last": "6", "boot": "B", "up": "120", "there": "1"}
 
     def asked(want: str, **more: str) -> str:
@@ -171,7 +171,10 @@ def test_every_awk_reads_leases_alike(awk: list[str]) -> None:
             pytest.skip(f"no {awk[0]} here")
         return done.stdout
 
-    assert asked("gpu9") == "BUSY d 6 age 20 s resource host\n".replace("d 6", "d epoch 6")
-    assert asked("gpu1,gpu2").splitlines()[-1] == "BUSY a epoch 3 age 30 s resource gpu1"
+    assert asked("gpu9") == "BUSY d epoch 6 age 20 s resource host since 20 s\n"
+    assert asked("gpu1,gpu2").splitlines()[-1] == "BUSY a epoch 3 age 30 s resource gpu1 since 50 s"
     took = asked("gpu1,port:1", take="6").splitlines()
-    assert took == ["EPOCH 7", "c 5 old 100 50 gpu2", "x 7 B 120 9 gpu1,port:1"]
+    assert took == ["EPOCH 7", "c 5 old 100 50 gpu2", "x 7 B 120 9 gpu1,port:1 120"]
+    renewed = asked("gpu0", owner="a").splitlines()
+    assert renewed[0] == "BUSY d epoch 6 age 20 s resource host since 20 s"
+    assert asked("gpu0", owner="a", take="6").splitlines()[-1] == "a 3 B 120 9 gpu0 70", "it is held since it was taken"

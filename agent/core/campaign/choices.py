@@ -105,7 +105,8 @@ def _next(campaign: Campaign) -> Choice:
         return Choice(first=[score(campaign, record)])
     started = sum(1 for launch in campaign.launches.values() if launch.key)
     past = [_past(campaign, item) for item in campaign.history if item.trial.role != "final"]
-    step = propose(campaign.plan, past, evaluate, _rejects(campaign), launches=started, elapsed_s=campaign.now)
+    own_s = campaign.now - campaign.away_s
+    step = propose(campaign.plan, past, evaluate, _rejects(campaign), launches=started, elapsed_s=own_s)
     if isinstance(step, Finished):
         return Choice(first=[_concluded(campaign, step)])
     proposal = _proposed(campaign, step.trial, "; ".join([step.because, *step.notes]))

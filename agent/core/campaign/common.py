@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..actions import Acquire, Action, Follow, Job, Owned, Probe, Section, Start, Status, Wait
+from ..actions import Action, Follow, Job, Owned, Probe, Section, Start, Status, Wait
 from ..evidence import Answer, Evidence
 from ..guards import unknown
 from ..observations import Completed, JobState, Lost, Refused, TimedOut, read_job_state
@@ -98,12 +98,6 @@ def merge(*steps: Step) -> Step:
 
 
 # ---------------------------------------------------------------- looking at the host
-
-
-def lease_of(campaign: Campaign) -> Acquire:
-    """Take or renew the lease of the server's host for this run."""
-    assert campaign.opened is not None
-    return Acquire(host=campaign.server.host, owner=campaign.opened.campaign, take_over=campaign.options.take_over)
 
 
 def probe_action(context: Context) -> Probe:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..actions import Acquire, Cancel, Start, Wait
+from ..actions import Cancel, Start, Wait
 from ..events import Judged, Moved, Requested
 from ..evidence import Evidence
 from ..guards import Guard, judge
@@ -20,7 +20,9 @@ from ..plan import State
 from ..servers import kind_of
 from ..values import Finding, Result, Verdict, worst
 from . import choices
-from .common import Context, Step, again, lease_of, merge, sure
+from .common import Context, Step, again, merge, sure
+from .keep import REPLACED
+from .lease import lease_of, refused
 from .state import LANE, Campaign, Visit, is_cancelled
 from .steps import STEPS
 
@@ -39,7 +41,7 @@ def decide(campaign: Campaign) -> list[Any]:
     if campaign.visit.state == HOLD:
         return _take_up(campaign)
     if campaign.over:
-        return []
+        return _wind_up(campaign, campaign.visit)
     return _live(campaign, campaign.visit)
 
 
@@ -52,9 +54,30 @@ def _begin(campaign: Campaign) -> list[Any]:
 
 def _take_up(campaign: Campaign) -> list[Any]:
     """Leave a hold: a later resume does that, once; what holds again, even an order to stop, rests again."""
-    if campaign.held is None or not campaign.take_up:
+    held = campaign.held
+    if held is None or not campaign.take_up:
         return []
-    return [_move(campaign, campaign.held, "resumed", campaign.held.state, source=HOLD)]
+    # Where the host was not clean, what has been adopted since is ended first.
+    kill = next((state.name for state in campaign.plan.states if "kill" in state.do), held.state)
+    unclean = campaign.adopted and held.state not in ENDS and "clean" in campaign.plan.state(held.state).do
+    return [_move(campaign, held, "resumed", kill if unclean else held.state, source=HOLD)]
+
+
+def left_behind(campaign: Campaign) -> bool:
+    """Whether a run that rests has left something of its own; a server that it put back is its operator's again."""
+    record = campaign.record
+    return bool(campaign.keys()) and not (record is not None and record.trial.of == REPLACED)
+
+
+def _wind_up(campaign: Campaign, visit: Visit) -> list[Any]:
+    """End what a finished run left running, when the operator says so; else it rests."""
+    if not campaign.stopping or not left_behind(campaign) or campaign.machine.step(visit.state, "stop", {}) is None:
+        return []
+    if campaign.renew:
+        context = Context(campaign, visit, evidence_of(campaign, visit))
+        if (renewal := _renewal(campaign, context)) is not None:
+            return renewal
+    return [_move(campaign, visit, "stop", "finally", because="the operator's order, after the end")]
 
 
 def _live(campaign: Campaign, visit: Visit) -> list[Any]:
@@ -257,10 +280,8 @@ def _release(campaign: Campaign, visit: Visit, target: str) -> list[Any] | None:
     asked = visit.of("release")
     if asked:
         return [] if asked[-1].outcome is None else None
-    assert campaign.opened is not None
-    release = Acquire(host=campaign.server.host, owner=campaign.opened.campaign, ttl_s=0)
     context = Context(campaign, visit, evidence_of(campaign, visit))
-    return list(_requests(context, [("release", release)]))
+    return list(_requests(context, [("release", lease_of(campaign, give_back=True))]))
 
 
 def _move(
@@ -293,9 +314,9 @@ def _renewal(campaign: Campaign, context: Context) -> list[Any] | None:
     step = sure(context, role, lease_of(campaign))
     if not step.done:
         return list(_requests(context, step.ask))
-    answer = context.visit.of(role)[-1]
-    said = answer.outcome.text if isinstance(answer.outcome, Refused) else "no answer"
-    return _leave(campaign, context, "fenced", f"the host's lease cannot be taken again: {said.strip()}")
+    outcome, host = context.visit.of(role)[-1].outcome, campaign.server.host
+    said = refused(outcome.text, host).saw if isinstance(outcome, Refused) else "no answer"
+    return _leave(campaign, context, "fenced", f"the lease cannot be taken again: {said}")
 
 
 def _fence(visit: Visit) -> str | None:

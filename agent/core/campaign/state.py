@@ -148,6 +148,8 @@ class Campaign:
     logic: int = 0
     now: float = 0.0
     """Seconds of campaign time: suspended time counts, time without a controller is clamped."""
+    away_s: float = 0.0
+    """What of it passed without a controller: deadlines go on by it, the budget does not."""
     boot: tuple[str, int] = ("", 0)
     seq: int = 0
     visit: Visit | None = None
@@ -162,8 +164,8 @@ class Campaign:
     baseline: Mapping[str, SectionResult] = field(default_factory=dict)
     renew: bool = False
     """Another controller than the one that took the lease goes on: it has to take it before it does anything."""
-    cleared: bool = False
-    """The host was verified clean once: whatever was adopted is gone."""
+    adopted: tuple[str, ...] = ()
+    """Keys of servers that other runs left and that are ours to end; none once the host was verified clean."""
     kept: str = ""
     """Key of the job that kept the command of the server we replaced; '' = none was kept."""
     leased: bool = False
@@ -210,9 +212,8 @@ class Campaign:
 
     def keys(self) -> tuple[str, ...]:
         """Keys of everything that this run started and that may still live."""
-        adopted = self.opened.adopted if self.opened is not None and not self.cleared else ()
         servers = (key for launch in self.launches.values() if not launch.gone for key in launch.keys)
-        return (*adopted, *servers, *self.jobs)
+        return (*self.adopted, *servers, *self.jobs)
 
 
 def role_of(request: str) -> str:
@@ -227,7 +228,7 @@ def evolve(campaign: Campaign, entry: Entry) -> Campaign:
     match event:
         case Opened():
             campaign.opened, campaign.options, campaign.logic = event, event.options, event.logic
-            campaign.boot = (entry.boot_id, entry.boot_ns)
+            campaign.boot, campaign.adopted = (entry.boot_id, entry.boot_ns), event.adopted
         case Resumed():
             _resume(campaign, entry, event)
         case Noted() | Observed() | Instructed():
@@ -255,13 +256,15 @@ def evolve(campaign: Campaign, entry: Entry) -> Campaign:
 
 def _tick(campaign: Campaign, entry: Entry) -> None:
     boot_id, boot_ns = campaign.boot
-    if entry.boot_id == boot_id:
+    if entry.boot_id == boot_id and not campaign.over:  # a remark on a run that rests takes no time of it
         campaign.now += max(0, entry.boot_ns - boot_ns) / 1e9
     campaign.boot = (entry.boot_id, entry.boot_ns)
 
 
 def _resume(campaign: Campaign, entry: Entry, event: Resumed) -> None:
     campaign.now += event.gap_s
+    campaign.away_s += event.gap_s
+    campaign.adopted += event.adopted
     campaign.boot = (entry.boot_id, entry.boot_ns)
     campaign.options, campaign.logic = event.options, event.logic
     if event.plan is not None and campaign.opened is not None:
@@ -369,7 +372,7 @@ def _move(campaign: Campaign, event: Moved) -> None:
         _result(campaign, record, left, event)
     words = _words(campaign, event.source) if event.outcome in ("pass", "settled") else ()
     if "clean" in words:
-        campaign.cleared = True
+        campaign.adopted = ()
         campaign.jobs.clear()
         for launch in reversed(campaign.launches.values()):
             if launch.gone:

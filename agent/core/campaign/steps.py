@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..guards import failed, passed, unknown, waiting
+from ..guards import passed, unknown, waiting
 from ..observations import Refused
 from ..values import Finding
-from .common import Context, Step, known, lease_of, look_action, owned_action, poll, probe_action, sure
+from .common import Context, Step, known, look_action, owned_action, poll, probe_action, sure
 from .kill import do_kill
+from .lease import lease_of, refused
 from .measure import do_benchmark, do_profile, do_script
 from .serve import do_inspect, do_launch, do_watch
 
@@ -21,13 +22,7 @@ def do_probe(context: Context) -> Step:
     answer = context.last("lease")
     assert answer is not None
     if isinstance(answer.outcome, Refused):
-        verdict = failed(
-            Finding.FOREIGN,
-            f"the host is leased: {answer.outcome.text.strip()}",
-            "a host that no other campaign holds",
-            "wait for that campaign, end it with `agent stop`, or name its epoch: --take-over EPOCH",
-        )
-        return Step(done=True, verdict=verdict)
+        return Step(done=True, verdict=refused(answer.outcome.text, context.evidence.server.host))
     if not known(answer):
         return Step(done=True, verdict=unknown("the host did not answer", "a lease", Finding.LOST))
     return sure(context, "probe", probe_action(context))
