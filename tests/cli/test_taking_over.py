@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_killed import finish, listening
-from tests.support.tiny import Tiny, make
+from tests.support.tiny import Tiny, make, trusted
 
 pytestmark = pytest.mark.real
 
@@ -38,6 +38,7 @@ def test_a_changed_playbook_is_refused_point_by_point(tmp_path: Path) -> None:
     assert "E_PLAYBOOK_CHANGED" in refused.stderr
     assert "goal.improve: 0.3 -> 2.0" in refused.stderr
     effects = tiny.effects()
+    trusted(tmp_path / "state", tiny.playbook)
     again = tiny.agent("resume", "last", "--plain", "--rebase")
     assert again.returncode == 1, again.stdout
     assert tiny.effects()[: len(effects)] == effects

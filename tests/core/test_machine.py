@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.core.campaign.common import reattach
 from agent.core.machine import ENDS, Machine
-from agent.core.observations import JOB_WORDS, JobState, read_job_state
+from agent.core.observations import read_job_state
 from agent.core.values import Result, Verdict, worst
 from tests.support.scripted import plan
 
@@ -59,29 +58,6 @@ def test_the_worst_verdict_wins_and_none_is_unknown() -> None:
     assert worst([Result.PASS, Result.WAIT]) is Result.WAIT
     assert worst([Result.UNKNOWN, Result.WAIT, Result.PASS]) is Result.UNKNOWN
     assert worst([Result.FAIL, Result.UNKNOWN]) is Result.FAIL
-
-
-REATTACH = {
-    "ABSENT": "start",
-    "STARTING": "wait",
-    "LIVE": "settled",
-    "ORPHANED": "settled",
-    "EXITED": "settled",
-    "LOST": "settled",
-    "CONFLICT": "ask",
-    "UNKNOWN": "ask",
-}
-
-
-@pytest.mark.parametrize("word", JOB_WORDS)
-def test_what_is_done_about_a_start_whose_answer_was_lost(word: str) -> None:
-    """Each word of the host has its one answer; only ABSENT starts, and nothing unclear does."""
-    assert reattach(JobState(word=word)) == REATTACH[word]  # type: ignore[arg-type]
-
-
-def test_a_host_that_says_nothing_is_asked_about_not_acted_upon() -> None:
-    """No answer at all is as unclear as an unclear one."""
-    assert reattach(None) == "ask"
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,15 @@ own verdict where it has one. What each ``do`` word does is in the modules besid
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from ..actions import Action, Follow, Job, Owned, Probe, Section, Start, Status, Wait
 from ..evidence import Answer, Evidence
 from ..guards import unknown
-from ..observations import Completed, JobState, Lost, Refused, TimedOut, read_job_state
+from ..observations import Completed, Lost, Refused, TimedOut, read_job_state
 from ..plan import Trial
 from ..probes.host import host_probe
 from ..values import Finding, Verdict, job_key
+from .reattach import reattach, word_of
 from .state import Campaign, Launch, Record, Visit
 
 STARTING_S = 30.0
@@ -185,7 +185,7 @@ def recover_start(context: Context, role: str, answer: Answer) -> Step:
     if asked[-1].outcome is None:
         return Step()
     text = asked[-1].text()
-    match reattach(read_job_state(text) if text is not None else None):
+    match reattach("intent", word_of(read_job_state(text) if text is not None else None)):
         case "start" if _asked_under(context, answer.action.key) < TRIES:
             return Step(ask=[(role, answer.action.model_copy(update={"again": answer.request}))])
         case "wait" if context.evidence.now - (answer.closed_s or 0.0) < STARTING_S:
@@ -207,22 +207,6 @@ def _asked_under(context: Context, key: str) -> int:
 
 def _of(answer: Answer) -> str:
     return answer.action.of if isinstance(answer.action, Status) else ""
-
-
-def reattach(state: JobState | None) -> Literal["start", "wait", "settled", "ask"]:
-    """Say what to do about a start that was meant and whose answer never came, by what the host says of its key.
-
-    ``settled``: the host's word is the answer (LIVE, ORPHANED, EXITED, LOST). Nothing is ever started under a key
-    that the host has heard of, and nothing is done about what the host cannot tell.
-    """
-    match state.word if state is not None else "UNKNOWN":
-        case "ABSENT":
-            return "start"
-        case "STARTING":
-            return "wait"
-        case "LIVE" | "ORPHANED" | "EXITED" | "LOST":
-            return "settled"
-    return "ask"
 
 
 def run_job(context: Context, role: str, job: Job, timeout_s: float, finished: int) -> Step:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from ..actions import Job, Probe, Start, Status, Wait, Watch
 from ..guards import Ready, judge, unknown
-from ..observations import JobState, read_job_state
+from ..observations import read_job_state
 from ..probes.host import host_probe
 from ..servers import kind_of
 from ..values import Finding, Result
 from .common import TRIES, Context, Step, known, needs, start_job, sure
 from .keep import REPLACED, restored
+from .reattach import reattach, word_of
 
 TICK_S = 15.0
 """How often a start is judged anew when nothing is heard of it."""
@@ -32,17 +33,15 @@ def do_launch(context: Context) -> Step:
         return step
     answer = context.last("earlier")
     text = answer.text() if answer else None
-    state = read_job_state(text) if text is not None else JobState(word="UNKNOWN", why="no answer")
-    match state.word:
-        case "LIVE" | "ORPHANED":
+    word = word_of(read_job_state(text) if text is not None else None)
+    match reattach("answer", word):
+        case "attach":
             return Step(done=True)  # that one is it
-        case "ABSENT":
+        case "start":
             return Step(ask=[("start", Start(host=server.host, key=launch.key, job=job))])
-        case "EXITED" | "LOST":
+        case "anew":
             return start_job(context, "start", job)
-    return Step(
-        done=True, verdict=unknown(f"the host says {state.word} of the earlier start", "its state", Finding.LOST)
-    )
+    return Step(done=True, verdict=unknown(f"the host says {word} of the earlier start", "its state", Finding.LOST))
 
 
 def watch_action(context: Context, url: str = "") -> Watch:
