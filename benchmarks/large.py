@@ -3,7 +3,8 @@
     python benchmarks/large.py [--entries 1000000] [--folder DIR] [--keep] [--json]
 
 The journal has the real mix of entries: a recorded rehearsal's trials, laid one after the other under new names, so
-that its moves and verdicts are legal ones. Each figure is taken in a process of its own, with its peak of memory; the
+that its moves and verdicts are legal ones. ``--parts 400`` has every line of a watch so many times: fewer launches, each
+long, as a campaign of that size has in truth. Each figure is taken in a process of its own, with its peak of memory; the
 reference reads every column of every row and checks number, link and hash, in the same run.
 """
 
@@ -52,10 +53,11 @@ def one_trial(rows: list[Row]) -> tuple[list[Row], list[Row], bytes, bytes]:
     return rows[:begin], rows[begin:end], event["trial"]["id"].encode(), event["launch"].encode()
 
 
-def write(path: Path, wanted: int) -> int:
+def write(path: Path, wanted: int, parts: int = 1) -> int:
     """Write a journal of about ``wanted`` entries; return how many there are."""
     rows = recorded(path.parent)
     opening, trial, name, launch = one_trial(rows)
+    trial = [row for row in trial for _ in range(parts if row[1] == b"noted" else 1)]
     campaign = Opened.model_validate_json(rows[0][-1]).campaign
     Journal.create(path, campaign, {"agent": "benchmark"}).close()
     connection = sqlite3.connect(path, isolation_level=None)
@@ -122,6 +124,7 @@ def measured(*words: str) -> tuple[float, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--entries", type=int, default=1_000_000)
+    parser.add_argument("--parts", type=int, default=1, help="how often each watched line is there")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=None, help="where the journal is made; default: a temporary one")
     parser.add_argument("--keep", action="store_true", help="leave the journal there, and use one that is there")
@@ -131,7 +134,7 @@ def main() -> int:
         run = (given.folder or Path(temporary)) / "large"
         run.mkdir(parents=True, exist_ok=True)
         path = run / "journal.db"
-        count = write(path, given.entries) if not path.exists() else given.entries
+        count = write(path, given.entries, given.parts) if not path.exists() else given.entries
         agent = (sys.executable, "-m", "agent.cli.main")
         works = {
             "chain": (sys.executable, "-c", RAW, str(path)),

@@ -47,7 +47,7 @@ def main(args: argparse.Namespace) -> int:
     from agent.errors import Exit
 
     run = find(args.runs, args.run)
-    report = checked(run.journal, args.anchors)
+    report = checked(run.journal, args.anchors, indexes=args.replay)
     steps = replay_and_steps(run.journal, report) if args.replay else []
     if not args.json and (mark := rehearsal_of(run.journal)):
         print(safe(f"REHEARSAL ({mark}): all numbers are simulated"))
@@ -76,13 +76,13 @@ def main(args: argparse.Namespace) -> int:
     return int(Exit.JOURNAL) if report.flaws else 0
 
 
-def checked(journal: Path, anchors: list[Path]) -> Report:
+def checked(journal: Path, anchors: list[Path], *, indexes: bool = True) -> Report:
     """Verify a journal against the named anchors and this machine's own."""
     from agent.journal.anchors import anchors_file
     from agent.journal.verify import EMPTY, verify
 
     own = anchors_file()
-    report = verify(journal, anchors=[*anchors, *([own] if own.is_file() else [])])
+    report = verify(journal, anchors=[*anchors, *([own] if own.is_file() else [])], indexes=indexes)
     if report.ok and not report.seq:
         report.add(EMPTY, 0, "there are no entries: nothing was recorded", "the run's opening at least")
     return report

@@ -6,11 +6,14 @@ watched lines, verdicts and benchmarks of trials that were scored long ago. The 
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-from agent.core.events import Entry, Moved, Opened, Resumed
+from agent.core.events import Entry, Instructed, Note
+from agent.core.machine import HOLD
+from agent.core.plan import Plan
 
 from . import schema
 from .chain import COLUMNS
@@ -27,9 +30,13 @@ _JOBS = [
     f"SELECT {COLUMNS} FROM event INDEXED BY one_{kind} WHERE kind = '{kind}' AND {_STARTS}"
     for kind in ("requested", "observed")
 ]
-_CLOCK = f"""SELECT {COLUMNS} FROM event WHERE seq < ? AND kind IN ('noted', 'observed', 'instructed')
-ORDER BY seq DESC LIMIT 1"""
+_CLOCK = """SELECT seq, wall_ns, boot_ns, boot, lane, host, epoch FROM event
+WHERE seq < ? AND kind IN ('noted', 'observed', 'instructed') ORDER BY seq DESC LIMIT 1"""
 _REST = f"SELECT {COLUMNS} FROM event WHERE seq >= ?"
+
+
+_TICK = Instructed(order=Note(text=""))
+"""Stands for an input of which only the time matters."""
 
 
 def outline(path: Path, least: int = FROM_ENTRIES) -> list[Entry] | None:
@@ -45,26 +52,37 @@ def outline(path: Path, least: int = FROM_ENTRIES) -> list[Entry] | None:
 
 
 def _read(connection: sqlite3.Connection) -> list[Entry]:
-    rows = {row[0]: row for row in connection.execute(_LANDMARKS)}
-    begun = max((seq for seq, row in rows.items() if row[1] == b"proposed"), default=1)
-    jobs = [row for query in _JOBS for row in connection.execute(query) if row[0] < begun]
-    rows |= {row[0]: row for row in jobs}
-    found = {entry.seq: entry for entry in read_rows(row for seq, row in sorted(rows.items()) if seq < begun)}
+    rows = connection.execute(_LANDMARKS).fetchall()
+    begun = max((row[0] for row in rows if row[1] == b"proposed"), default=1)
+    plans = list(read_rows(row for row in rows if row[1] in (b"opened", b"resumed")))
+    matters, watched = _moves([entry.event.plan for entry in plans if entry.event.plan is not None])
+    last = max((row[0] for row in rows if row[1] == b"moved"), default=0)
+    kept = [row for row in rows if row[1] != b"moved" or row[0] == last or matters(row[11])]
+    jobs = [row for query in _JOBS for row in connection.execute(query)]
+    found = {entry.seq: entry for entry in read_rows(row for row in (*kept, *jobs) if row[0] < begun)}
+    # Campaign time stands still between inputs: where it counts, what it was comes from the input before.
     timed = [row[0] for row in jobs if row[1] == b"requested"]
-    for seq in (*timed, *_timed(found.values()), begun):
-        # Campaign time stands still between inputs: what it was comes from the one before.
-        found |= {entry.seq: entry for entry in read_rows(connection.execute(_CLOCK, (seq,)))}
+    timed += [row[0] for row in kept if row[1] == b"resumed" or (row[1] == b"moved" and watched(row[11]))]
+    for seq in (*timed, begun):
+        for place, wall_ns, boot_ns, boot, *texts, epoch in connection.execute(_CLOCK, (seq,)):
+            lane, host = (text.decode() for text in texts)
+            found.setdefault(place, Entry(place, wall_ns, boot_ns, boot.decode(), lane, host, epoch, _TICK))
     found |= {entry.seq: entry for entry in read_rows(connection.execute(_REST, (begun,)))}
     return [found[seq] for seq in sorted(found)]
 
 
-def _timed(landmarks: Iterable[Entry]) -> Iterator[int]:
-    """Yield the numbers of entries whose own time counts: resumes, and moves that say how long a start took."""
-    watching: frozenset[str] = frozenset()
-    for entry in landmarks:
-        event = entry.event
-        if isinstance(event, Opened) or (isinstance(event, Resumed) and event.plan is not None):
-            assert event.plan is not None
-            watching = frozenset(state.name for state in event.plan.states if "watch" in state.do)
-        if isinstance(event, Resumed) or (isinstance(event, Moved) and event.source in watching):
-            yield entry.seq
+def _moves(plans: list[Plan]) -> tuple[Callable[[bytes], bool], Callable[[bytes], bool]]:
+    """Return what says of a move's body whether it matters to a summary, and whether its time does.
+
+    What matters: that a host was proved clean, that a server was ready, that one is to be launched, and every hold.
+    """
+    states = [state for plan in plans for state in plan.states]
+
+    def of(word: str) -> bytes:
+        return b"|".join(sorted({re.escape(state.name.encode()) for state in states if word in state.do})) or b"(?!)"
+
+    done = b'"source":"(?:%s)","outcome":"(?:pass|settled)"'
+    to = b'"state":"(?:%s|%s)"' % (of("launch"), HOLD.encode())
+    matters = re.compile(b"|".join((done % of("clean"), done % of("watch"), to, b'"source":"%s"' % HOLD.encode())))
+    watched = re.compile(done % of("watch"))
+    return (lambda body: matters.search(body) is not None), (lambda body: watched.search(body) is not None)
