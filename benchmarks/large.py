@@ -3,9 +3,9 @@
     python benchmarks/large.py [--entries 1000000] [--folder DIR] [--keep] [--json]
 
 The journal has the real mix of entries: a recorded rehearsal's trials, laid one after the other under new names, so
-that its moves and verdicts are legal ones. ``--parts 400`` has every line of a watch so many times: fewer launches, each
-long, as a campaign of that size has in truth. Each figure is taken in a process of its own, with its peak of memory; the
-reference reads every column of every row and checks number, link and hash, in the same run.
+that its moves and verdicts are legal ones. ``--parts 400`` has every line of a watch so many times: fewer launches, of
+many hours each, as a campaign of that size has. Each figure is taken in a process of its own, with its peak of memory;
+the reference reads every column of every row and checks number, link and hash, in the same run.
 """
 
 from __future__ import annotations

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from agent.core.aggregate import Configuration, Measured, configurations
 from agent.core.campaign import Campaign
@@ -55,17 +57,21 @@ def _metrics(launch: Measured) -> dict[str, float]:
 
 def write_mlflow(campaign: Campaign, source: dict[str, str], times_ms: tuple[int, int], dest: Path) -> str:
     """Write into ``dest``/mlflow.db; return the tracking URI. ``times_ms``: Unix time of first and last entry."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("DO_NOT_TRACK", "true")
-    try:
-        from mlflow import MlflowClient
-        from mlflow.entities import Metric, Param, RunTag
-    except ImportError as error:
-        raise missing("mlflow", "mlflow-skinny with sqlalchemy and alembic") from error
+    with _environment(MLFLOW_DISABLE_TELEMETRY="true", DO_NOT_TRACK="true"):
+        try:
+            import mlflow
+        except ImportError as error:
+            raise missing("mlflow", "mlflow-skinny with sqlalchemy and alembic") from error
+        return _into_mlflow(mlflow, campaign, source, times_ms, dest)
+
+
+def _into_mlflow(mlflow: Any, campaign: Campaign, source: dict[str, str], times_ms: tuple[int, int], dest: Path) -> str:
+    from mlflow.entities import Metric, Param, RunTag
+
     assert campaign.opened is not None
     dest.mkdir(parents=True, exist_ok=True)
     uri = f"sqlite:///{dest.absolute()}/mlflow.db"
-    client = MlflowClient(tracking_uri=uri)
+    client = mlflow.MlflowClient(tracking_uri=uri)
     name = campaign.opened.plan.name
     found = client.get_experiment_by_name(name)
     place = f"file://{dest.absolute()}/artifacts"
@@ -143,10 +149,13 @@ def write_trackio(campaign: Campaign, source: dict[str, str], dest: Path) -> str
 
 @contextlib.contextmanager
 def _environment(**given: str) -> Iterator[None]:
+    """Set variables for a while; what the packages warn their own developers of is no affair of the operator's."""
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         for name, value in before.items():
             if value is None:
