@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import platform
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -40,7 +41,7 @@ def apart(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 def refusal(stage: str, error: BaseException, line: str = "") -> dict[str, Any]:
     """Return how the engine refused: at what stage, with which class, in what words, and where."""
-    text = (line or str(error)).strip()
+    text = re.sub(r" at 0x[0-9a-f]+", "", (line or str(error)).strip())  # an address is another one each time
     text = text.replace(str(Path.cwd()) + "/", "")
     # pydantic says the reason on its third line, after its own heading and the field's name.
     lines = [part.strip() for part in text.splitlines() if part.strip()]

@@ -47,6 +47,7 @@ _FORMS = (
     (r'"(?:output_throughput|request_throughput|acc_length)"', "bench_json"),
     (r"^#== (?:GET|POST) |^HTTP/[\d.]+ \d{3}", "http"),
     (r'"internal_states"|"vllm_config"|"default_generation_settings"', "server_info"),
+    (r'^\{"(?:model_path|prefill|decode|launch_command)": ?["\[{]', "server_info"),
     (r"^# (?:HELP|TYPE) |^(?:vllm|sglang|llamacpp):\w+", "metrics"),
     (r"NVRM: Xid|oom-kill:|Out of memory: Killed process", "kernel_log"),
     (r"^ *\d+ +\d+ +\d+ .*\d:\d\d|^ *\d+ +\d+ +\d+ +\S+ .*(?:sglang|VLLM)::", "ps"),
@@ -62,7 +63,7 @@ _FORMS = (
 
 def diagnose(kind: str, text: str, context: Mapping[str, Any] | None = None) -> Diagnosis:
     """Judge ``text`` of this kind; a kind that is not known, or text without what it needs, is UNKNOWN."""
-    text = text.encode("utf-8", "backslashreplace").decode()
+    text = text.removeprefix("\ufeff").encode("utf-8", "backslashreplace").decode()
     read = _READERS.get(kind)
     if read is None:
         return Diagnosis(unknown(f"{kind} is not a kind of input", ", ".join(KINDS)))
@@ -89,7 +90,7 @@ def _complete(kind: str, text: str, read: Callable[[], Diagnosis]) -> Diagnosis:
 
 def guess(text: str) -> str:
     """Return the kind of input that the text looks like; '' when it looks like none."""
-    head = text[:20000]
+    head = text[:20000].removeprefix("\ufeff")
     for pattern, kind in _FORMS:
         if re.search("(?m)" + pattern, head):
             return kind

@@ -9,9 +9,10 @@ from typing import Any
 
 from ..actions import Probe
 from ..evidence import Answer, Evidence
-from ..guards import Guard, judge
+from ..guards import Guard, judge, unknown
 from ..observations import Completed, SectionResult
 from ..plan import Host, Plan, Server, State, Trial
+from ..probes.pasted import Block
 from ..servers import kind_of
 from ..values import Finding, Output, Result, Verdict
 
@@ -129,7 +130,16 @@ def evidence_of(kind: str = "sglang", gpus: int = 0, now: float = 1e6, **more: A
     )
 
 
-def look(role: str, sections: Mapping[str, SectionResult]) -> Answer:
+def carrier_lost(parts: Iterable[Block]) -> Diagnosis | None:
+    """Return that nothing is known where the way to the host was lost instead of the tool having run."""
+    for block in parts:
+        if block.lost:
+            verdict = unknown(f"the carrier failed: {block.lost}", "what the host says", Finding.LOST)
+            return Diagnosis(verdict, {"rc": block.status}, shows=(block.lost,))
+    return None
+
+
+def look(role: str, sections: Mapping[str, SectionResult], at: float = 0.0) -> Answer:
     """Return the answer of a probe with these sections."""
     mark = "#" + "diagnose" * 2
     lines = [mark]
@@ -137,7 +147,7 @@ def look(role: str, sections: Mapping[str, SectionResult]) -> Answer:
         status = "" if result.status is None else str(result.status)
         lines += [f"{mark} begin {name}", result.out, f"{mark} end {name} rc={status}"]
     done = Completed(status=0, out=Output.of("\n".join(lines) + "\n"))
-    return Answer(role, Probe(sections=()), role, 0.0, done, 0.0)
+    return Answer(role, Probe(sections=()), role, at, done, at)
 
 
 def worst_of(verdicts: Iterable[Verdict]) -> Verdict:

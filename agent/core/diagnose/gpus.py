@@ -18,36 +18,40 @@ from ..probes.health import SLOWED, throttle_text
 from ..probes.pasted import Block, blocks, section_of
 from ..probes.processes import ENGINE_TITLES, Process
 from ..values import Finding, Output, Result
-from .base import Diagnosis, evidence_of, look, mapping, whole
+from .base import Diagnosis, carrier_lost, evidence_of, look, mapping, whole
 from .processes import listed, ours_of
 
+SETTLE_S = 10.0
+"""So long memory may take to be released after the last of it went away."""
 _DEFAULT = ("index", "uuid", "name", "memory.used", "memory.total", "utilization.gpu", "power.draw")
 
 
 def read(text: str, context: dict[str, Any]) -> Diagnosis:
     """Judge the GPUs: complete where only their number is known, else clean as well."""
-    parts = {block.name: block for block in blocks(text)}
-    main = parts.get("gpu") or parts.get("gpus") or parts.get("nvidia-smi") or parts.get("rocm-smi") or parts.get("")
-    main = main or next(
-        (block for block in parts.values() if "smi" in block.command and "apps" not in block.head), None
-    )
+    found = blocks(text)
+    if (lost := carrier_lost(found)) is not None:
+        return lost
+    seen = _looks(found)
+    parts = seen[-1] if seen else {}
+    main = _main(parts)
     if main is None:
         return Diagnosis(unknown("there is no output about GPUs", "rows of nvidia-smi, rocm-smi or amd-smi"))
-    rows, apps_text = _rows(main)
-    sections = {"gpus": SectionResult(status=_status(main, context), out=rows)}
-    if "apps" in parts:
-        sections["gpu_apps"] = SectionResult(status=parts["apps"].status, out=parts["apps"].text)
-    elif apps_text is not None:
-        sections["gpu_apps"] = SectionResult(status=0, out=apps_text)
+    sections = _sections(parts, main, context)
     table, apps = read_gpus(sections["gpus"]), read_apps(sections.get("gpu_apps"))
     gpus = table.gpus if table else ()
     recorded = mapping(context.get("recorded_run"))
     processes, mine = _processes(parts, apps, recorded)
     sections["processes"] = section_of(processes)
-    answers = [look("probe", sections)]
+    times = _times(seen)
+    answers = [
+        look("probe", _sections(before, one, context), at)
+        for before, at in zip(seen[:-1], times, strict=False)
+        if (one := _main(before)) is not None
+    ]
+    answers.append(look("probe", sections, times[-1]))
     if mine:
-        found = "\n".join(f"run {p.pid} {p.start} {p.state[:1]} {p.title}" for p in mine)
-        done = Completed(status=0, out=Output.of(found))
+        lines = "\n".join(f"run {p.pid} {p.start} {p.state[:1]} {p.title}" for p in mine)
+        done = Completed(status=0, out=Output.of(lines))
         answers.append(Answer("owned", Owned(keys=("run",)), "owned", 0.0, done, 0.0))
     asked = whole(context.get("expected_gpu_count"))
     ours = _devices(context.get("our_gpus"))
@@ -57,10 +61,13 @@ def read(text: str, context: dict[str, Any]) -> Diagnosis:
         ours=frozenset({"run"} if mine else ()),
         baseline=_baseline(context.get("baseline_mib"), gpus),
         env={"CUDA_VISIBLE_DEVICES": ",".join(ours)} if ours is not None else {},
+        now=times[-1] if len(seen) > 1 else 1e6,
     )
-    clean = GpusClean(polls=1, settle=0)
+    # Of one look the rest is not known; of several, memory that is still going away is not held by anybody.
+    clean = GpusClean(polls=1, settle=0) if len(seen) < 2 else GpusClean(polls=2, settle=SETTLE_S)
     guard: Guard = clean
-    if asked is not None and not context.get("baseline_mib") and ours is None:
+    unreadable = any(gpu.used_mib is None for gpu in gpus)
+    if asked is not None and not unreadable and not context.get("baseline_mib") and ours is None:
         guard = GpuCount(is_=asked)
     verdict = judge(guard, evidence)
     judged = leased(evidence, table) if table and ours is not None else gpus
@@ -76,6 +83,44 @@ def read(text: str, context: dict[str, Any]) -> Diagnosis:
     parsed = _parsed(table, apps, dirty, blind) | {"rc": main.status}
     pieces = (piece.removeprefix("GPU-") if ":" in piece else piece for piece in shows)
     return Diagnosis(verdict, parsed, shows=tuple(piece for piece in pieces if piece))
+
+
+def _looks(found: Sequence[Block]) -> list[dict[str, Block]]:
+    """Return the observations look by look: a name that comes again begins the next one."""
+    looks: list[dict[str, Block]] = []
+    current: dict[str, Block] = {}
+    for block in found:
+        if block.name in current:
+            looks.append(current)
+            current = {}
+        current[block.name] = block
+    return [*looks, current] if current else looks
+
+
+def _times(looks: Sequence[Mapping[str, Block]]) -> list[float]:
+    """Return when each look was, in seconds from the first; without times they are taken to be a second apart."""
+    told = [next((at for block in one.values() if (at := block.seconds("t")) is not None), None) for one in looks]
+    first = next((at for at in told if at is not None), 0.0)
+    return [(at - first) if at is not None else float(place) for place, at in enumerate(told)] or [0.0]
+
+
+def _main(parts: Mapping[str, Block]) -> Block | None:
+    """Return the block with the GPUs themselves."""
+    main = parts.get("gpu") or parts.get("gpus") or parts.get("nvidia-smi") or parts.get("rocm-smi") or parts.get("")
+    return main or next(
+        (block for block in parts.values() if "smi" in block.command and "apps" not in block.head), None
+    )
+
+
+def _sections(parts: Mapping[str, Block], main: Block, context: Mapping[str, Any]) -> dict[str, SectionResult]:
+    """Return one look as the sections of a probe."""
+    rows, apps = _rows(main)
+    sections = {"gpus": SectionResult(status=_status(main, context), out=rows)}
+    if "apps" in parts:
+        sections["gpu_apps"] = SectionResult(status=parts["apps"].status, out=parts["apps"].text)
+    elif apps is not None:
+        sections["gpu_apps"] = SectionResult(status=0, out=apps)
+    return sections
 
 
 def _parsed(

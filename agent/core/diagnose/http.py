@@ -26,6 +26,7 @@ _CODE = re.compile(r"-> *(\d{3})\b")
 _NONE = re.compile(r"(?i)-> *(?:000|timeout|timed out|no answer|hang|refused|connection refused|error|\(?none)")
 _HEALTH = re.compile(r"/(?:health|health_generate|v1/health|healthz|ready|ping)\b")
 _ANSWERS = re.compile(r"/(?:generate|completion|completions|chat/completions)\b")
+_FLUSH = re.compile(r"/(?:flush_cache|reset_prefix_cache)\b")
 _TAILS = ("log_tail", "log", "server_log")
 _INFO = re.compile(r"/(?:get_)?(?:server_info|model_info)\b|/props\b|/v1/models\b")
 
@@ -77,6 +78,8 @@ def read(text: str, context: dict[str, Any]) -> Diagnosis:
         _logged(parts, context),
         _healthy(name, parts, asked, context),
         _served(asked),
+        _awake(asked),
+        _flushed(asked),
         _text(asked),
     )
     for found in checks:
@@ -188,6 +191,32 @@ def _served(asked: Sequence[Exchange]) -> Found | None:
             remedy = "healthy or not, it does not serve: look at its log, and ask again before anything is measured"
             return failed(Finding.SERVER_NOT_READY, saw, "an answer", remedy), (exchange.head,)
     return None
+
+
+def _awake(asked: Sequence[Exchange]) -> Found | None:
+    """Judge what the server says of its sleep: one that sleeps has given its memory away, and is healthy."""
+    for exchange in asked:
+        if exchange.code == 200 and exchange.document.get("is_sleeping") is True:
+            remedy = "wake it up (POST /wake_up), or launch anew, before anything is asked or measured"
+            return failed(Finding.SERVER_NOT_READY, "the server sleeps", "a server that is awake", remedy), (
+                '"is_sleeping"',
+            )
+    return None
+
+
+def _flushed(asked: Sequence[Exchange]) -> Found | None:
+    """Judge the newest flush of the cache by its status: the words are the same whether it was done or not."""
+    flushes = [exchange for exchange in asked if _FLUSH.search(exchange.path) and exchange.code is not None]
+    if not flushes:
+        return None
+    last = flushes[-1]
+    if last.code == 200:
+        return passed("the cache was flushed (HTTP 200)"), (last.head,)
+    if last.code == 0:
+        return unknown("the flush of the cache was not answered", "200"), (last.head,)
+    remedy = "wait until no request runs or waits, flush again, and measure only after a 200"
+    saw = f"the cache was not flushed (HTTP {last.code}), whatever the text says"
+    return failed(Finding.CACHE_WARM, saw, "200", remedy), (last.head,)
 
 
 def _text(asked: Sequence[Exchange]) -> Found | None:

@@ -65,7 +65,7 @@ def read_scan(found: LogScan, context: dict[str, Any]) -> Diagnosis:
     name = engine_of("\n".join(line.text for line in lines))
     kind = kind_of(name)
     lines = _newest_start(kind, lines)
-    texts = tuple(line.text for line in lines)
+    texts = tuple(line.text.rstrip() for line in lines if line.text.strip())
     start = read_startup(kind, texts)
     evidence = _evidence(name, texts, context)
     ended = context.get("process_rc") not in (None, 0) or _ended(texts)

@@ -108,9 +108,12 @@ class LogScan:
         if not self._edge:
             self._edge.append(_line(1, data[: data.find(b"\n")]))
         number += data.count(b"\n", at)
-        start = data.rfind(b"\n", 0, len(data) - 1) + 1
-        if data[start:].strip():
-            self._last = _line(number, data[start:-1])
+        end = len(data)
+        while end and data[end - 1] in b" \t\r\n":  # what was said last is no empty line
+            end -= 1
+        if end:
+            start = data.rfind(b"\n", 0, end) + 1
+            self._last = _line(number - data.count(b"\n", end) + 1, data[start:end])
         self.count = number
 
     def _keep(self, number: int, raw: bytes) -> None:

@@ -22,6 +22,7 @@ from ..values import Finding, Result, Verdict
 from .base import Diagnosis, evidence_of, look, mapping, scalars
 from .logs import MIN_ACCEPT_LEN, overrides
 
+ALWAYS_ONE = 1.02
 _NOTHING = re.compile(r"index -1 is out of bounds|Warmup failed|Initial test run failed|All requests failed")
 _CACHED = re.compile(r"#new-token: (\d{1,9}), #cached-token: (\d{1,9})")
 
@@ -40,7 +41,7 @@ def bench(read: Callable[[str], dict[str, Any] | None]) -> Callable[[str, dict[s
         result = result_of(found, requested)
         verdict = BenchValid().check([result])
         if verdict.result is not Result.FAIL:
-            verdict = _around(text, context) or _speculation(result) or verdict
+            verdict = _around(text, context) or _speculation(result, found) or verdict
         failed_count = None
         if result.completed is not None and result.requested is not None:
             failed_count = result.requested - result.completed
@@ -123,11 +124,18 @@ def _around(text: str, context: Mapping[str, Any]) -> Verdict | None:
     return None
 
 
-def _speculation(result: BenchmarkResult) -> Verdict | None:
-    """Judge drafted tokens where the tool counts them for the run itself."""
+def _speculation(result: BenchmarkResult, found: Mapping[str, Any]) -> Verdict | None:
+    """Judge drafted tokens where the tool counts them for the run itself.
+
+    An average over the server's life says nothing good of this run; but no step gives less than one token, so where
+    the average is one, this run's was as well.
+    """
     length = result.accept_len
     if length is None and result.drafts and result.accepted_tokens is not None:
         length = 1 + result.accepted_tokens / result.drafts
+    average = found.get("accept_length")
+    if length is None and isinstance(average, (int, float)) and 0 < average <= ALWAYS_ONE:
+        length = float(average)
     if length is None:
         return None
     verdict = Drafting(min_accept_len=MIN_ACCEPT_LEN).check(length, (None, None))

@@ -16,7 +16,7 @@ from ..observations import Completed, JobState
 from ..probes.pasted import Block, blocks, lstart, section_of
 from ..probes.processes import ENGINE_TITLES, Process, read_ps, session
 from ..values import Output
-from .base import Diagnosis, evidence_of, look, mapping, whole
+from .base import Diagnosis, carrier_lost, evidence_of, look, mapping, whole
 
 _ALSO = {"command": "args", "cmd": "args", "s": "stat", "sess": "sid", "uid": "user", "euser": "user", "ucmd": "comm"}
 _ALSO |= {"ruser": "user", "start_time": "start", "stime": "start", "state": "stat"}
@@ -58,7 +58,10 @@ def _read(block: Block) -> tuple[Process, ...] | None:
 
 def read(text: str, context: dict[str, Any]) -> Diagnosis:
     """Judge a list of processes."""
-    parts = {block.name: block for block in blocks(text)}
+    found = blocks(text)
+    if (lost := carrier_lost(found)) is not None:
+        return lost
+    parts = {block.name: block for block in found}
     main = parts.get("ps") or parts.get("")
     main = main or next((block for block in parts.values() if re.search(r"\bps ", block.command)), None)
     processes = _read(main) if main is not None else None

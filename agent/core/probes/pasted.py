@@ -10,6 +10,13 @@ import re2 as re
 from ..observations import SectionResult
 from .processes import Process
 
+_LOST = re.compile(
+    r"(?m)^(?:ssh: .*|kex_exchange_identification: .*|client_loop: send disconnect.*|Connection (?:to \S+ )?closed.*|"
+    r"Connection (?:closed|reset|timed out|refused) .*|.*Broken pipe|Host key verification failed.*|"
+    r"\S+: Permission denied \(.*|packet_write_wait: .*|Timeout, server \S+ not responding.*|"
+    r"Error response from daemon: .*|error: unable to upgrade connection.*)$"
+)
+
 
 @dataclass(frozen=True)
 class Block:
@@ -31,6 +38,12 @@ class Block:
         return float(match[1]) if match else None
 
     @property
+    def lost(self) -> str:
+        """What ssh, docker or kubectl said when they lost the way to the host; '' when they did not."""
+        match = _LOST.search(self.text) if self.status in (1, 255) else None
+        return match[0].strip()[:160] if match else ""
+
+    @property
     def command(self) -> str:
         """The command line, when the head names it."""
         return self.head.partition("cmd: ")[2]
@@ -45,9 +58,9 @@ def blocks(text: str) -> list[Block]:
             if head or any(line.strip() for line in lines):
                 words = head.split()
                 found.append(Block(words[0].rstrip(":") if words else "", head, "\n".join(lines)))
-            head, lines = line[4:], []
+            head, lines = line[4:].rstrip(), []
         else:
-            lines.append(line)
+            lines.append(line.rstrip())
     return found
 
 

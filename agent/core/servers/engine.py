@@ -32,13 +32,14 @@ CUDA_FATAL: tuple[tuple[str, Finding], ...] = (
     (r"Watchdog caught collective operation timeout", Finding.HANG),
     (r"error: (?:argument --|unrecognized arguments|ambiguous option|the following arguments)", Finding.CONFIG_INVALID),
     (r"\[Errno 98\]|Port is already in use", Finding.PORT_IN_USE),
-    (r"SIGBUS|^Bus error", Finding.HOST_OOM),
+    (r"SIGBUS|^(?:Fatal Python error: )?Bus error", Finding.HOST_OOM),
 )
 """Lines of PyTorch, NCCL, argparse and the kernel that end a start. The first pattern that matches counts."""
 
 CAUSES: tuple[tuple[str, Finding], ...] = (
     (r"size mismatch for |^KeyError: '[A-Za-z_.0-9]*(?:layers|layer|embed|lm_head)", Finding.WEIGHTS_MISMATCH),
     (r"(?:safetensors|\.bin).*(?:No such file|not found)|Error while deserializing header", Finding.WEIGHTS_MISMATCH),
+    (r"Cannot find any model weights with", Finding.WEIGHTS_MISMATCH),
     (r"\[Errno 28\]|No space left on device", Finding.HOST_OOM),
     (r"[Aa]ddress already in use", Finding.PORT_IN_USE),
     (r"CUDA error: |peer access is not supported between", Finding.CRASH),

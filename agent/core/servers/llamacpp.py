@@ -130,7 +130,7 @@ class LlamaCpp(ServerKind):
             "^(error|build): ",
             "loading model|model loaded|listening on|warming up|threadpool init|exiting due to|cleaning up before exit",
             "n_slots = |n_threads = |build_info|speculative implementation| - [a-z_]+=[0-9]",
-            "[Ee]rror|[Ff]ailed|couldn't bind|out of memory|bad_alloc",
+            "[Ee]rror|[Ff]ailed|couldn't bind|out of memory|bad_alloc|not supported by this context| requires ",
             "GGML_ASSERT|terminate called|Segmentation fault|NaN in the logits",
         )
 

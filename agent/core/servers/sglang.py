@@ -41,6 +41,12 @@ _NAMES = {
 
 
 _ANNOUNCED = forms.announced("sglang")
+_PER_RANK = {"port", "nccl-port", "base-gpu-id", "gpu-id-step", "node-rank", "random-seed", "dist-init-addr"}
+"""What differs from rank to rank by design."""
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, (str, int, float, bool))
 
 
 class Sglang(Engine):
@@ -68,7 +74,8 @@ class Sglang(Engine):
         (r"Not enough memory\. Please try to increase|Capture cuda graph failed.*out of memory", Finding.GPU_OOM),
         (r"(?:scheduler is dead|died during initialization).*-9|Exit code: -9", Finding.HOST_OOM),
         (r"could finish the model loading, but", Finding.DEAD_RANK),
-        (r"Scheduler watchdog timeout", Finding.HANG),
+        # A soft one prints stacks and lets the scheduler go on.
+        (r"Scheduler watchdog timeout (?:[^(]|$|\(.*self\.soft=False)", Finding.HANG),
         (r"Initialization failed\. warmup error", Finding.WARMUP_TIMEOUT),
         (r"set_eagle3_layers_to_capture", Finding.UNSUPPORTED),
         (r"ValueError: Unknown speculative algorithm name", Finding.UNSUPPORTED),
@@ -149,6 +156,12 @@ class Sglang(Engine):
             return None  # without the scheduler's copy nothing is known of what is really in effect
         top = {key: value for key, value in info.items() if key not in {"internal_states", "server_args"}}
         values = self._named({**top, **first})
+        for state in (state for state in states or () if isinstance(state, dict)):
+            # Each data-parallel rank has a copy: where they differ, no single value is in effect.
+            for name, value in state.items():
+                key = self.canonical(name)
+                if name in top and key not in _PER_RANK and value != first.get(name) and _plain(value):
+                    values[key] = "|".join(dict.fromkeys((*str(values[key]).split("|"), str(value))))
         return Effective(values, "server_info internal_states", str(info.get("version", "")))
 
     def _named(self, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,7 +76,8 @@ class Vllm(Engine):
     fatals = (
         (r"Free memory on device.* is less than desired GPU memory utilization", Finding.DIRTY_GPU),
         (r"No available memory for the cache blocks|larger than the (?:available )?KV cache", Finding.GPU_OOM),
-        (r"max_num_scheduled_tokens is set to -|Eagle3 is only supported for", Finding.CONFIG_INVALID),
+        (r"max_num_scheduled_tokens is set to -", Finding.CONFIG_INVALID),
+        (r"Eagle3 is only supported for|are not supported for now\. Supported architectures", Finding.UNSUPPORTED),
         (r"Timed out waiting for engine core processes", Finding.WARMUP_TIMEOUT),
         (r"Worker proc \S+ died unexpectedly|Engine core proc \S+ died unexpectedly", Finding.DEAD_RANK),
         (r"Engine core initialization failed|EngineCore failed to start|EngineDeadError", Finding.CRASH),
