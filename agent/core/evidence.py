@@ -111,6 +111,10 @@ class Evidence:
     """Matched lines of the server's output since its launch."""
     results: Sequence[str] = ()
     """Standard output of each benchmark repeat of this trial on this launch, oldest first."""
+    answered: str = ""
+    """What this launch answered to the questions of ``accuracy``; '' = it was not asked, or nothing came back."""
+    reference: str = ""
+    """What the baseline's first launch answered to them."""
     read: set[str] = field(default_factory=set)
 
     @property

@@ -94,7 +94,7 @@ def wanted_guards(server: Server, search: Search) -> dict[str, tuple[dict[str, A
         "verify-clean": [{"guard": name} for name in (*clean, "no_process", "port_free")],
         "launch": [{"guard": "alive"}],
         "health-wait": [{"guard": name} for name in up],
-        "benchmark": [{"guard": name} for name in ("bench_valid", "drafting")],
+        "benchmark": [{"guard": name} for name in ("bench_valid", "drafting", "accuracy")],
     }
     return {state: tuple(specs) for state, specs in rows.items()}
 

@@ -136,6 +136,22 @@ class Benchmark(Value):
         return (*self.command, *self.args)
 
 
+class Accuracy(Value):
+    """Questions whose answers are compared with the baseline's, or a command that prints an accuracy.
+
+    ``agree`` and ``drop`` are fractions, ``tie`` is in nats; ``files`` are those of the job, as SHA-256.
+    """
+
+    tokens: int = 24
+    agree: float = 0.5
+    drop: float = 0.1
+    tie: float = 0.5
+    command: tuple[str, ...] = ()
+    metric: Extract = Extract()
+    files: dict[str, str] = {}
+    timeout_s: float = 600.0
+
+
 class Profile(Value):
     """How the server is profiled: ``sample`` (perf record on its process, under load), ``engine`` (its own profiler
     or timings), or ``off``. ``on`` says which trials: all, or only those whose profile a stage's ``when`` may read.
@@ -249,6 +265,8 @@ class Plan(Value):
     search: Search = Search()
     budget: Budget = Budget()
     benchmark: Benchmark | None = None
+    accuracy: Accuracy | None = None
+    """None: what the server answers is not compared."""
     profile: Profile = Profile()
     states: tuple[State, ...]
     """The table, in the order of the ladder; the first is where the campaign begins."""

@@ -25,7 +25,7 @@ from .fields import (
     Timeout,
     by_kind,
 )  # fmt: skip
-from .playbook_benchmark import Benchmark
+from .playbook_benchmark import Accuracy, Benchmark
 from .playbook_search import Budget, Goal, OnFail, Point, Search
 
 # ---------------------------------------------------------------- the server
@@ -232,6 +232,13 @@ class Playbook(Part):
     """Where it stops by itself."""
     benchmark: Benchmark = Benchmark()
     """The load that measures."""
+    accuracy: (
+        Annotated[
+            Annotated[Literal["off"], Tag("one")] | Annotated[Accuracy, Tag("map")], by_kind("off, or its limits")
+        ]
+        | None
+    ) = None
+    """What answers are compared with the baseline's. Default: the agent's own questions; `off` for `kind: command`."""
     profile: Profile = Profile()
     """How it is profiled."""
     states: Annotated[dict[Name, State], Field(max_length=100)] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StrictInt, StrictStr, Tag
+from pydantic import Field, StrictFloat, StrictInt, StrictStr, Tag
 
 from .fields import Count, File, Metric, Part, Percent, Timeout, WorkloadName, by_kind
 
@@ -110,3 +110,26 @@ class Benchmark(Part):
     """A number, or `{min: 3, until_cv: 1%, max: 10}`."""
     timeout: Timeout = 600.0
     """Of one repeat."""
+
+
+class Accuracy(Part):
+    """What a setting must not change: questions whose answers are compared with the baseline's, or a command."""
+
+    questions: File | None = None
+    """A file beside the playbook: a JSON list of `{prompt, expect: [TEXT, …]}`. Default: a dozen of the agent's own."""
+    tokens: Annotated[StrictInt, Field(ge=1, le=512)] = 24
+    """How long answers are, at most."""
+    agree: Percent = 0.5
+    """At least this share of the answers must be the baseline's, near ties aside."""
+    drop: Percent = 0.1
+    """At most this share of what the baseline answered right may be wrong; one always may."""
+    tie: Annotated[StrictFloat, Field(ge=0, le=20)] = 0.5
+    """A token is a near tie when it is at most so much less likely than the chosen one (natural logarithm)."""
+    command: Annotated[tuple[StrictStr, ...], Field(min_length=1)] | None = None
+    """In place of questions: a command on the host that prints an accuracy; `{url}` and the like as in a tool."""
+    metric: Extract | None = None
+    """With `command`: where the number stands in its output. More is better."""
+    files: tuple[File, ...] = ()
+    """With `command`: files beside the playbook that it needs."""
+    timeout: Timeout = 600.0
+    """Of all questions together."""

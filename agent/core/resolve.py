@@ -14,7 +14,7 @@ from ..errors import AgentError, PlaybookError, Problem
 from . import plan
 from .check import Findings, check_words, read
 from .playbook import Playbook, Replaces
-from .resolve_benchmark import resolve_benchmark
+from .resolve_benchmark import resolve_accuracy, resolve_benchmark
 from .resolve_search import changes, check_expressions, given, resolve_search
 from .resolve_states import resolve_guard, resolve_states
 from .wording import Path, did_you_mean
@@ -100,6 +100,7 @@ class _Resolver:
                 "search": search,
                 "budget": plan.Budget(launches=playbook.budget.launches, time_s=playbook.budget.time),
                 "benchmark": resolve_benchmark(playbook.benchmark, self.digest, self.findings),
+                "accuracy": resolve_accuracy(playbook.accuracy, server.kind, self.digest, self.findings),
                 "profile": plan.Profile(
                     method=playbook.profile.method, on=playbook.profile.on, seconds=playbook.profile.duration
                 ),

@@ -9,8 +9,10 @@ import re2
 
 from . import plan
 from .check import Findings
-from .playbook_benchmark import Benchmark, Extract, Repeats
+from .playbook_benchmark import Accuracy, Benchmark, Extract, Repeats
+from .probes.accuracy import SCRIPT as ACCURACY_SCRIPT
 from .probes.benchmark import BUILTIN, OWN_SCRIPTS, TOOLS
+from .probes.benchmark import TOOL as TOOL_SCRIPT
 from .wording import Path
 from .workloads import SETS
 
@@ -134,3 +136,36 @@ def _workloads(own: Benchmark) -> tuple[plan.Workload, ...]:
             for level in levels
         )
     return (load("", own),)
+
+
+def resolve_accuracy(own: Accuracy | str | None, kind: str, digest: Digest, findings: Findings) -> plan.Accuracy | None:
+    """Return what answers are held to; None when nothing is asked: told so, or a server of no known kind."""
+    if own == "off" or (own is None and kind == "command"):
+        return None
+    own = own if isinstance(own, Accuracy) else Accuracy()
+    path: Path = ("accuracy",)
+    if (own.command is None) != (own.metric is None):
+        remedy = "write `command: [lm-eval, …]` and `metric: {json: results.acc}`"
+        findings.add("E_CONFLICT", path, "a command and its metric belong together", remedy, found="", key=True)
+    if own.command and own.questions:
+        findings.add("E_CONFLICT", (*path, "questions"), "the command asks its own", "leave one out", key=True)
+    if own.files and not own.command:
+        findings.add("E_CONFLICT", (*path, "files"), "they belong to a command", "leave them out", found="", key=True)
+    files = {name.rsplit("/", 1)[-1]: digest(name, (*path, "files", n)) for n, name in enumerate(own.files)}
+    files[BUILTIN] = digest("builtin", path)
+    if own.command:
+        files[TOOL_SCRIPT] = digest(TOOL, path)
+    else:
+        files[ACCURACY_SCRIPT] = digest("builtin:accuracy", path)
+    if own.questions:
+        files["questions.json"] = digest(own.questions, (*path, "questions"))
+    return plan.Accuracy(
+        tokens=own.tokens,
+        agree=own.agree,
+        drop=own.drop,
+        tie=own.tie,
+        command=own.command or (),
+        metric=_extract(own.metric, (*path, "metric"), findings) if own.metric else plan.Extract(),
+        files=files,
+        timeout_s=own.timeout,
+    )

@@ -24,11 +24,12 @@ FAULTS: dict[str, str] = {
     "secret-in-server-info": "the server prints a token and a key in its log and in /server_info",
     "warm-cache": "the prefix cache survives a flush, and a repeated prompt is answered 1.86 times as fast",
     "noisy": "3 % noise within a launch and 4 % between launches",
+    "wrong-answers-but-fast": "a quarter faster, healthy, fluent, right at the easiest question, and otherwise wrong",
 }
 FaultName = Literal[
     "zombie-workers", "silent-draft-override", "eagle-for-eagle3", "early-200", "dead-rank", "wedged-gpu", "gpu-lost",
     "port-held", "nccl-misspelt", "hang-in-capture", "oom", "unbalanced", "slow-release", "health-503-in-prefill",
-    "secret-in-server-info", "warm-cache", "noisy",
+    "secret-in-server-info", "warm-cache", "noisy", "wrong-answers-but-fast",
 ]  # fmt: skip
 
 MODEL = "/data/models/kimi-k2.5-int4"

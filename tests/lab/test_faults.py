@@ -249,6 +249,22 @@ def test_noisy(make: Make) -> None:
     assert (max(speeds) - min(speeds)) / 88.8 > 0.03
 
 
+def test_wrong_answers_but_fast(make: Make) -> None:
+    """Faster, right at the fixed question, and otherwise not what the same model says without the fault."""
+    said = []
+    for faults in ((), ({"fault": "wrong-answers-but-fast", "launches": (1,)},)):
+        lab = make(*faults, s_w=0.0, s_l=0.0)
+        lab.launch(FLAGS)
+        fixed = lab.generate(prompt="Write the numbers from one to twenty as words, separated by commas:")
+        said.append((lab.generate(prompt="The capital of France is"), fixed["text"]))
+        lab.stop()
+    (right, fixed), (wrong, same) = said
+    assert fixed == same
+    assert "Paris" in right["text"]
+    assert "Paris" not in wrong["text"]
+    assert right["lab_seconds"] / wrong["lab_seconds"] == pytest.approx(1.25, rel=0.01)
+
+
 def test_a_fault_can_be_ordered_for_one_launch(make: Make) -> None:
     """A fault can be ordered for one launch."""
     lab = make({"fault": "unbalanced", "launches": (2,)})

@@ -244,6 +244,18 @@ def test_warm_cache(rehearse: Rehearse) -> None:
     skipped(told, "bench_valid: CACHE_WARM")
 
 
+def test_wrong_answers_but_fast(rehearse: Rehearse) -> None:
+    """The candidate is a quarter faster, healthy, and answers otherwise than the baseline: it is refused."""
+    told = rehearse({"fault": "wrong-answers-but-fast", "launches": SECOND})
+    skipped(told, "accuracy: BAD_OUTPUT")
+    scores = told.scores()
+    assert scores["base"].values["output_tok_s"] > 1.2 * scores["baseline"].values["output_tok_s"]
+    assert told.verdicts("bench_valid", "base")[-1].result is Result.PASS
+    assert told.verdicts("answers", "base")[-1].result is Result.PASS
+    assert told.campaign.concluded is not None
+    assert told.campaign.concluded.word not in ("goal met", "improved")
+
+
 def test_noisy(rehearse: Rehearse) -> None:
     """It is repeated to the maximum, and nothing is proven by exploring."""
     told = rehearse("noisy", repeats="{min: 3, until_cv: 0.2%, max: 6}")

@@ -153,6 +153,8 @@ def evidence_of(campaign: Campaign, visit: Visit) -> Evidence:
         baseline=campaign.baseline,
         launch_log=tuple(launch.log) if launch else (),
         results=record.benchmarks if record else (),
+        answered=launch.answers if launch else "",
+        reference=campaign.reference,
     )
 
 

@@ -9,6 +9,7 @@ from ..guards.view import cause_of
 from ..observations import Completed
 from ..probes import benchmark as bench
 from ..probes import trace
+from ..probes.accuracy import accuracy_command
 from ..statistics import cv
 from ..trials import wants_profile
 from ..values import Finding, Result, Verdict
@@ -88,7 +89,18 @@ def _measured(context: Context) -> Step:
         return step
     if looks is not None and not (last := sure(context, AFTER, looks)).done:
         return last
-    return Step(done=True)
+    return _questions(context)
+
+
+def _questions(context: Context) -> Step:
+    """Ask what the answers are compared by, once a launch; done where nothing is to be asked."""
+    plan, server = context.evidence.plan, context.evidence.server
+    if plan.accuracy is None or context.launch.answers:
+        return Step(done=True)
+    argv, files = accuracy_command(plan.accuracy, server, reference=context.trial.role == "baseline")
+    env = {"AGENT_PORT": str(server.port), "AGENT_URL": f"http://127.0.0.1:{server.port}"}
+    job = Job(role="benchmark", argv=argv, files=files, env=env, secrets=server.secrets)
+    return run_job(context, "accuracy", job, plan.accuracy.timeout_s, 0)
 
 
 def _looks(context: Context) -> Probe | None:

@@ -91,6 +91,8 @@ class Launch:
     """What the running server said of itself."""
     health_s: float | None = None
     """Seconds from the start to the move out of health-wait by ``pass``."""
+    answers: str = ""
+    """What it answered to the questions of ``accuracy``."""
     profiled: bool = False
     gone: bool = False
     """A kill has proved that nothing of it lives."""
@@ -209,6 +211,12 @@ class Campaign:
     def launch(self) -> Launch | None:
         """The launch in hand."""
         return self.launches.get(self.visit.launch) if self.visit else None
+
+    @property
+    def reference(self) -> str:
+        """What the baseline's first launch that was asked answered to the questions of ``accuracy``; '' = nothing."""
+        asked = (self.launches[record.launch] for record in self.history if record.trial.role == "baseline")
+        return next((launch.answers for launch in asked if launch.answers), "")
 
     def keys(self) -> tuple[str, ...]:
         """Keys of everything that this run started and that may still live."""
@@ -331,6 +339,8 @@ def _learn(campaign: Campaign, answer: Answer) -> None:
         campaign.kept = answer.action.key if answer.outcome.status == 0 else ""
     elif answer.role == "bench" and record is not None and isinstance(answer.outcome, Completed):
         record.benchmarks.append(text or "")
+    elif answer.role == "accuracy" and campaign.launch is not None and isinstance(answer.outcome, Completed):
+        campaign.launch.answers = text or ""
     elif answer.role == "sample" and record is not None and text is not None:
         record.profile = text
         if campaign.launch is not None:

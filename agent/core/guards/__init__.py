@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from ..values import Verdict
+from .accuracy import Accuracy
 from .base import Guard, failed, passed, unknown, waiting
 from .config import EffectiveConfig, EnvApplied, Expr, FileIs, ScriptMatches
 from .engine import EngineIs, FlagsKnown, WeightsHave
@@ -29,7 +30,7 @@ AnyGuard = Annotated[
     | NoProcess | PortFree | ServerIsOurs | HostUnchanged
     | Alive | Workers | Ready | Progressing | Answers | LogHas | LogLacks
     | EffectiveConfig | EnvApplied | FileIs | WeightsHave | EngineIs | FlagsKnown | ScriptMatches | Expr
-    | BenchValid | Drafting | Metric,
+    | BenchValid | Drafting | Metric | Accuracy,
     Field(discriminator="guard"),
 ]  # fmt: skip
 
@@ -45,8 +46,8 @@ def judge(guard: Guard, evidence: Evidence) -> Verdict:
 
 
 __all__ = [
-    "Alive", "Answers", "AnyGuard", "BenchValid", "Drafting", "EffectiveConfig", "EngineIs", "EnvApplied", "Expr",
-    "FileIs", "FlagsKnown", "GpuCount", "GpusBalanced", "GpusClean", "GpusIdle", "GpusSteady", "Guard",
+    "Accuracy", "Alive", "Answers", "AnyGuard", "BenchValid", "Drafting", "EffectiveConfig", "EngineIs", "EnvApplied",
+    "Expr", "FileIs", "FlagsKnown", "GpuCount", "GpusBalanced", "GpusClean", "GpusIdle", "GpusSteady", "Guard",
     "HostUnchanged", "LogHas", "LogLacks", "Metric", "NoProcess", "PortFree", "Progressing", "Ready",
     "ScriptMatches", "ServerIsOurs", "WeightsHave", "Workers", "failed", "judge", "passed", "unknown", "waiting",
 ]  # fmt: skip

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import glob
 import hashlib
-import importlib.util
 import json
 import os
 import shutil
@@ -19,23 +18,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+
+import bench  # type: ignore[import-not-found]  # it lies beside this file, in the folder of the job
 
 OUT_BYTES_MAX = 4 * 1024 * 1024
 ERR_BYTES_MAX = 64 * 1024
 FILE_BYTES_MAX = 8 * 1024 * 1024
 HASH_BYTES_MAX = 4 * 1024 * 1024 * 1024
 VERSION = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
-
-
-def beside(name: str) -> Any:
-    """Load the script of that name that lies beside this one."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    if spec is None or spec.loader is None:
-        raise OSError(f"{name}.py is missing")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def digest(path: str) -> str:
@@ -126,7 +116,6 @@ def main() -> int:
     if not words:
         sys.stderr.write("bench_tool: no command\n")
         return 2
-    bench = beside("bench")
     key = next((os.environ[name] for name in bench.KEY_VARIABLES if os.environ.get(name)), "")
     client = bench.Client("127.0.0.1", options.port, key)
     needs_model = any("{model}" in word for word in words)

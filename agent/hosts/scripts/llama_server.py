@@ -44,6 +44,7 @@ NGRAMS = {
 
 PLAIN = (
     *("n_ctx", "n_predict", "n_batch", "n_ubatch", "n_parallel", "n_gpu_layers", "cache_ram_mib", "verbosity"),
+    *("rope_freq_base", "rope_freq_scale"),
     *("n_threads_http", "timeout_read", "endpoint_metrics", "endpoint_slots", "endpoint_props", "warmup"),
     *("cont_batching", "cache_prompt", "ctx_shift", "kv_unified", "use_jinja"),
 )
@@ -96,6 +97,8 @@ def arguments() -> Parser:
     add("--poll", type=int)
     add("-c", "--ctx-size", type=int, dest="n_ctx")
     add("-n", "--predict", "--n-predict", type=int, dest="n_predict")
+    add("--rope-freq-base", type=float)
+    add("--rope-freq-scale", type=float)
     add("-b", "--batch-size", type=int, dest="n_batch")
     add("-ub", "--ubatch-size", type=int, dest="n_ubatch")
     add("-np", "--parallel", type=int, dest="n_parallel")

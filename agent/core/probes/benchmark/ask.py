@@ -15,7 +15,7 @@ PROMPTS_INLINE_CHARS_MAX = 16 * 1024
 """Prompts up to this size travel on the script's command line, longer ones as a file of the job."""
 BUILTIN = "bench.py"
 TOOL = "bench_tool.py"
-OWN_SCRIPTS = {"builtin": BUILTIN, "builtin:tool": TOOL}
+OWN_SCRIPTS = {"builtin": BUILTIN, "builtin:tool": TOOL, "builtin:accuracy": "accuracy.py"}
 """The agent's own scripts by the name that stands for them where a playbook names a file."""
 API = {
     "sglang": ("sglang", "--flush", "--unique-prefix"),

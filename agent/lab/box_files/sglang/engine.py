@@ -135,10 +135,15 @@ class Engine:
         speed = surface.tok_s(self.setting) * self.launch_factor * (1 + self.within * self._draw(f"request/{number}"))
         if cached and self.world.fault("warm-cache"):
             speed *= 1.86
+        text = answer(prompt, tokens)
+        if self.world.fault("wrong-answers-but-fast"):
+            speed *= 1.25
+            # The one question that is asked of every server that has come up is still answered as ever.
+            text = text if prompt.startswith("Write the numbers") else answer(f"lost {prompt}"[:-4], tokens)
         seconds = tokens / speed
         prompt_tokens = count_tokens(prompt)
         first = sum(surface.phases_ms(self.setting).values()) / 1000 + (prompt_tokens - cached) / 8000
-        return Answer(answer(prompt, tokens), prompt_tokens, tokens, cached, verifies, seconds, min(first, seconds / 2))
+        return Answer(text, prompt_tokens, tokens, cached, verifies, seconds, min(first, seconds / 2))
 
     def _spend(self, result: Answer, quiet: bool, sleep: bool) -> None:
         wall = self.world.real_s(result.seconds)
