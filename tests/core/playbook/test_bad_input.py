@@ -14,7 +14,7 @@ ROWS: list[tuple[str, str | bytes, str, int, int, str]] = [
     ("B1 duplicate key", HEAD + "seed: 1\nseed: 2\n", "E_YAML_DUPKEY", 8, 1, "one of the two"),
     ("B2 a bool for a word", HEAD.replace("playbook: x", "playbook: true"), "E_TYPE", 1, 11, 'quote it: "true"'),
     ("B2 no is a word", HEAD + "goal: {strict: no}\n", "E_TYPE", 7, 16, "true or false"),
-    ("B2 on is a word", HEAD + "on: 1\n", "E_UNKNOWN_FIELD", 7, 1, "known: aim"),
+    ("B2 on is a word", HEAD + "on: 1\n", "E_UNKNOWN_FIELD", 7, 1, "known: accuracy, aim"),
     ("B3 sexagesimal port", HEAD.replace("18080", "22:22"), "E_TYPE", 5, 9, "digits"),
     ("B3 sexagesimal time", HEAD + "budget: {time: 1:30}\n", "E_TYPE", 7, 16, "1m30s"),
     ("B4 octal", HEAD + "seed: 0755\n", "E_OCTAL", 7, 7, "'0755' or 0o755"),

@@ -30,7 +30,7 @@ def test_guards_of_a_server_on_gpus() -> None:
             "alive", "progressing", "ready", "server_is_ours", "effective_config", "answers", "workers",
             "gpus_balanced", "env_applied",
         ],
-        "benchmark": ["bench_valid", "drafting"],
+        "benchmark": ["bench_valid", "drafting", "accuracy"],
         "profile": [],
         "decide": [],
         "finally": [],

@@ -48,7 +48,7 @@ def test_the_seed_campaign() -> None:
     assert found.benchmark is not None
     assert found.benchmark.repeats == Repeats(min=3, max=10, until_cv=0.01)
     assert list(found.assumptions) == ["draft-readable"]
-    assert set(found.files) == {"benchmark_eagle3.py", "soak.py"}
+    assert set(found.files) == {"benchmark_eagle3.py", "soak.py", "builtin", "builtin:accuracy"}
 
 
 def test_defaults_of_the_shortest_playbook() -> None:
@@ -177,6 +177,8 @@ def test_files_that_cannot_be_read_are_problems() -> None:
     """With the place that names them."""
 
     def missing(name: str) -> bytes:
+        if name.startswith("builtin"):
+            return b""
         if name == "b.py":
             raise AgentError("the file lies outside", "copy it", "E_PATH")
         raise FileNotFoundError(2, "No such file or directory")
