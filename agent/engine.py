@@ -105,7 +105,7 @@ class Ledger:
     """Records an event: compares it while there are recorded entries left, appends it after that.
 
     ``hydrate`` loads an entry's blobs before the campaign sees it. ``on_entry`` is told of every entry once it is
-    recorded. Entries of another LOGIC number are not compared: ``differences`` lists what would differ.
+    recorded. What was derived under another LOGIC number is not compared but taken as it is, see ``unchecked``.
     """
 
     def __init__(
@@ -122,12 +122,37 @@ class Ledger:
         self._next: Entry | None = next(recorded, None)
         self._effects: set[str] = set()
         self.compared = 0
+        self.taken = 0
+        """How many derived entries were taken as they are, since another LOGIC number stands over them."""
+        self._logic = LOGIC
         self.last_seq = 0
 
     @property
     def replaying(self) -> bool:
         """Whether recorded entries are left. For displays; the loop does not ask."""
         return self._next is not None
+
+    def unchecked(self) -> Entry | None:
+        """Return the next entry, blobs loaded, if it was recorded under another LOGIC number than ours; else None.
+
+        Today's logic may lead elsewhere from the same observations, so what it derived then is history, not a claim.
+        Under the next Resumed with our number entries are compared again.
+        """
+        entry = self._next
+        if entry is None:
+            return None
+        if isinstance(entry.event, (Opened, Resumed)):
+            self._logic = entry.event.logic
+        if self._logic == LOGIC:
+            return None
+        self.taken += isinstance(entry.event, DERIVED)
+        self._note_effect(entry.event)
+        self._next, self.last_seq = next(self._recorded, None), entry.seq
+        return self._hydrate(entry)
+
+    def _note_effect(self, event: Any) -> None:
+        if isinstance(event, Requested) and event.action.effect:
+            self._effects.add(event.request)
 
     def recorded_input(self) -> Any | None:
         """Return the next recorded input, None when the record is used up.
@@ -147,8 +172,7 @@ class Ledger:
         if self._store is None or self._clock is None:
             raise EndOfRecordError
         answers_effect = isinstance(event, Observed) and event.request in self._effects
-        if isinstance(event, Requested) and event.action.effect:
-            self._effects.add(event.request)
+        self._note_effect(event)
         entry = self._store.append(
             event,
             lane=LANE,
@@ -177,8 +201,7 @@ class Ledger:
             if not same:
                 raise ReplayMismatch(entry.seq, entry.event, event, _cause())
             self.compared += 1
-            if isinstance(event, Requested) and event.action.effect:
-                self._effects.add(event.request)
+            self._note_effect(event)
         self._next, self.last_seq = next(self._recorded, None), entry.seq
         return entry
 
@@ -358,8 +381,7 @@ async def drive(
     if world is not None:
         world.attach(campaign)
 
-    def record(event: Any) -> None:
-        entry = ledger.record(event, _host(campaign, event))
+    def fold(entry: Entry) -> None:
         evolve(campaign, entry)
         if world is not None and isinstance(entry.event, Requested):
             world.requested(entry.event.request, entry.event.action)
@@ -367,8 +389,11 @@ async def drive(
             world.closed(entry.event.request)
         watch(entry, campaign)
 
+    def record(event: Any) -> None:
+        fold(ledger.record(event, _host(campaign, event)))
+
     with contextlib.suppress(EndOfRecordError):
-        async for event in _inputs(ledger, world, campaign):
+        async for event in _inputs(ledger, world, campaign, fold):
             record(event)
             for _ in range(QUIET_BOUND):
                 derived = decide(campaign)
@@ -381,8 +406,12 @@ async def drive(
     return campaign
 
 
-async def _inputs(ledger: Ledger, world: World | None, campaign: Campaign) -> AsyncIterator[Any]:
+async def _inputs(
+    ledger: Ledger, world: World | None, campaign: Campaign, fold: Callable[[Entry], None]
+) -> AsyncIterator[Any]:
     while True:
+        while (entry := ledger.unchecked()) is not None:
+            fold(entry)
         event = ledger.recorded_input()
         if event is None:
             # A campaign that rests goes on only with a Resumed, which is the world's first word.

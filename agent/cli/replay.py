@@ -30,6 +30,10 @@ def add(commands: Any) -> None:
     command.set_defaults(main=main)
 
 
+SHOWN = 20
+"""So many differences between logic numbers are printed; ``--json`` has all."""
+
+
 class Replay(NamedTuple):
     """What a replay found."""
 
@@ -40,6 +44,12 @@ class Replay(NamedTuple):
     mismatch: Any = None
     missing: int = 0
     seconds: float = 0.0
+    taken: int = 0
+    """Derived entries that were recorded under another logic number: taken as they are."""
+    differences: tuple[Any, ...] = ()
+    """What today's logic makes of the same observations there, for information."""
+    until: str = ""
+    """The first request of today's logic that the world was not asked then; '' when it got to the end."""
 
 
 def replayed(journal_path: Path) -> Replay:
@@ -64,6 +74,7 @@ def replayed(journal_path: Path) -> Replay:
             state = asyncio.run(drive(ledger, None, watch=watch))
         except ReplayMismatch as error:
             mismatch = error
+        elsewhere, until = _elsewhere(journal_path) if ledger.taken and mismatch is None else ((), "")
         return Replay(
             state,
             entries=ledger.last_seq,
@@ -72,7 +83,19 @@ def replayed(journal_path: Path) -> Replay:
             mismatch=mismatch,
             missing=len(journal.missing) if hasattr(journal.missing, "__len__") else int(journal.missing),
             seconds=time.monotonic() - began,
+            taken=ledger.taken,
+            differences=elsewhere,
+            until=until,
         )
+
+
+def _elsewhere(journal_path: Path) -> tuple[tuple[Any, ...], str]:
+    """Return where today's logic would lead elsewhere, and up to which request: a what-if under the run's own plan."""
+    from agent.cli.whatif import what_if
+
+    pairing, _ = what_if(journal_path, None, lambda plan: plan)
+    stopped = pairing.stopped
+    return tuple(pairing.differences), f"{stopped.request}: {stopped.why}" if stopped is not None else ""
 
 
 def folded(journal_path: Path) -> Campaign:
@@ -131,6 +154,9 @@ def _report(run: Any, replay: Replay, *, as_json: bool) -> int:
             "derived": replay.compared,
             "logic": replay.logic,
             "missing_blobs": replay.missing,
+            "not_compared": replay.taken,
+            "logic_differences": [vars(item) for item in replay.differences],
+            "logic_differs_from": replay.until,
             "decision": decision.model_dump(mode="json") if decision else None,
             "finding": 16 if mismatch else 0,
             "difference": {"seq": mismatch.seq, "what": mismatch.what, "cause": mismatch.remedy} if mismatch else None,
@@ -139,10 +165,30 @@ def _report(run: Any, replay: Replay, *, as_json: bool) -> int:
     elif replay.mismatch is not None:
         print(f"{run.id}: DIFFERS\n  {safe(replay.mismatch.what)}\n  {safe(replay.mismatch.remedy)}")
     else:
+        equal = "equal" if replay.compared or not replay.taken else "not compared"
         word = f"; decision: {decision.word}" if decision else "; no decision yet"
         lost = f"; {replay.missing} blobs are missing (read as unknown)" if replay.missing else ""
         print(
-            f"{run.id}: equal. {replay.entries} entries, {replay.compared} derived ones recomputed and compared"
+            f"{run.id}: {equal}. {replay.entries} entries, {replay.compared} derived ones recomputed and compared"
             f" (logic {replay.logic}, {replay.seconds:.2f} s){word}{lost}"
         )
+        for line in _other_logic(replay):
+            print(safe(line))
     return int(Exit.JOURNAL) if replay.mismatch else 0
+
+
+def _other_logic(replay: Replay) -> list[str]:
+    """Say what was recorded under another logic number, and what would differ today."""
+    from agent.core.events import LOGIC
+
+    if not replay.taken:
+        return []
+    out = [f"  {replay.taken} derived entries stand under another logic number than {LOGIC}: taken as they are"]
+    if replay.until:
+        out.append(f"  the logic of today would ask the world otherwise from {replay.until}")
+    if not replay.differences:
+        return [*out, f"  {'up to there' if replay.until else 'with it'} nothing comes out otherwise"]
+    out.append(f"  for information, with it these {len(replay.differences)} come out otherwise:")
+    listed = replay.differences[:SHOWN]
+    out += [f"    {item.what} (entry {item.seq or '-'}): was {item.recorded}; now {item.now}" for item in listed]
+    return out

@@ -45,7 +45,7 @@ def go_on(
 
     from agent.cli import rehearsal, session, trust
     from agent.cli.run import make_display, open_run_log
-    from agent.core.events import Options, Resumed
+    from agent.core.events import LOGIC, Options, Resumed
     from agent.journal.store import Journal
 
     not_behind(run.journal)
@@ -58,6 +58,8 @@ def go_on(
         return exit_of(run)
     display.say(f"run {run.id}")
     display.say(_first_line(opened))
+    if opened.logic != LOGIC:
+        display.say(f"recorded under logic {opened.logic}: taken as it is; from here on logic {LOGIC} decides")
     gap = min(GAP_MAX_S, max(0.0, (time.time_ns() - last_ns) / 1e9))
     plan = None if stop else changed_plan(run, opened, rebase=args.rebase)
     if plan is None and not also:

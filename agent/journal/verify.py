@@ -51,6 +51,8 @@ class Report:
     anchored_seq: int = 0
     """The highest entry that an anchor names: up to there, nothing can be cut or changed without a trace."""
     blobs: int = 0
+    not_compared: int = 0
+    """Derived entries under another logic number than ours; a replay takes them as they are."""
     flaws: list[Flaw] = field(default_factory=list)
     open: list[OpenRequest] = field(default_factory=list)
 
