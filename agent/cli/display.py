@@ -13,6 +13,7 @@ from typing import IO, Any, Protocol
 
 from agent.cli.text import one_line, safe
 from agent.core.campaign import Campaign
+from agent.core.campaign.state import NO_LAUNCH
 from agent.core.events import (
     Concluded,
     Entry,
@@ -133,10 +134,14 @@ def line_of(entry: Entry, campaign: Campaign) -> str | None:
             return f"{stamp(campaign)}  order: {event.order.order} {('by ' + event.by) if event.by else ''}".rstrip()
         case Proposed():
             label, why = one_line(event.trial.label(), 80), one_line(event.because, 200)
+            if event.trial.role == "hypothesis":
+                return proposal(event, campaign)
             return f"{stamp(campaign)}  trial {event.trial.id} ({label}) on {event.launch}: {why}"
         case Moved():
             way = f"{event.source or 'start':>12} ─{event.outcome}→ {event.state}"
             return f"{stamp(campaign)}  {way}  {one_line(event.because, 300)}".rstrip()
+        case Judged(gates=False):
+            return observed(event, campaign)
         case Judged() if event.verdict.result is Result.FAIL:
             verdict = event.verdict
             words = f"{verdict.finding or ''} {verdict.saw}; wanted {verdict.wanted}".strip()
@@ -147,6 +152,27 @@ def line_of(entry: Entry, campaign: Campaign) -> str | None:
         case Concluded():
             return "\n".join(conclusion(event, campaign))
     return None
+
+
+def proposal(event: Proposed, campaign: Campaign) -> str:
+    """Say what is believed, what is changed for it, and what is predicted, before the test."""
+    trial, changed = event.trial, one_line(event.trial.label(), 160)
+    where = "" if event.launch == NO_LAUNCH else f" on {event.launch}"
+    out = f"{stamp(campaign)}  ? {trial.id}{where}: {one_line(event.because, 200)}"
+    if changed != trial.role:
+        out += f"\n{'':11}change: {changed}"
+    return out + (f"\n{'':11}predicts: {one_line(trial.predicts, 200)}" if trial.predicts else "")
+
+
+def observed(event: Judged, campaign: Campaign) -> str | None:
+    """Say what was looked at and gates nothing: only what is not as it should be, and of a test nothing twice."""
+    kind = event.guard.partition(" ")[0]
+    if event.verdict.result is Result.PASS or kind == "predict":
+        return None  # a prediction is told with its verdict
+    record = campaign.record
+    if record is not None and record.trial.role == "hypothesis" and kind in ("healthy", "bad"):
+        return None
+    return f"{stamp(campaign)}  · {event.guard}: {one_line(event.verdict.saw, 300)}; wanted {event.verdict.wanted}"
 
 
 def opening(event: Opened) -> str:
@@ -160,6 +186,11 @@ def opening(event: Opened) -> str:
 def score_line(event: Scored, campaign: Campaign) -> str:
     """Say what a trial was worth."""
     metric = campaign.plan.goal.metric
+    if event.verdict:
+        sign = {"supported": "✓", "refuted": "✗"}.get(event.verdict, "?")
+        return f"{sign} {event.trial}: {event.verdict.upper()}: {one_line(event.because, 300)}"
+    if event.because:
+        return f"= {event.trial}: {one_line(event.because, 300)}"
     if not event.valid or metric not in event.values:
         return f"= {event.trial}: not valid ({event.finding or 'no numbers'})"
     spread = event.deviations.get(metric, 0.0)

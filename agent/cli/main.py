@@ -17,8 +17,8 @@ from agent import __version__
 
 COMMANDS = (
     "init", "check", "plan", "trust", "run", "resume", "status", "watch", "show", "logs", "runs", "search", "replay",
-    "audit", "report", "diff", "export", "import", "salvage", "note", "stop", "adopt", "doctor", "diagnose", "rules",
-    "diagram", "schema",
+    "audit", "report", "diff", "export", "import", "salvage", "note", "stop", "adopt", "revert", "doctor", "diagnose",
+    "rules", "diagram", "schema",
 )  # fmt: skip
 """In the order of use; a command whose module is not there yet is not offered."""
 

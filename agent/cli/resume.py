@@ -35,11 +35,18 @@ def main(args: argparse.Namespace) -> int:
 
 
 def go_on(
-    run: Any, args: argparse.Namespace, also: tuple[Any, ...] = (), adopted: tuple[str, ...] = (), *, stop: bool = False
+    run: Any,
+    args: argparse.Namespace,
+    also: tuple[Any, ...] = (),
+    adopted: tuple[str, ...] = (),
+    *,
+    stop: bool = False,
+    revert: bool = False,
 ) -> int:
     """Resume a run, with orders to begin with; ``adopted`` are keys of servers that are its own from here on.
 
     ``stop``: it is to be ended, which is obeyed whatever became of the playbook, and after its end as well.
+    ``revert``: its hosts are put back, also after its end.
     """
     import time
 
@@ -52,7 +59,8 @@ def go_on(
     journal = Journal.open_writer(run.journal)
     opened, last_ns, state = standing(journal)
     display = make_display(args)
-    if state in ("done", "failed") and (left := standing_still(run) if stop else f"see: agent show {run.id}"):
+    finished = state in ("done", "failed") and not revert
+    if finished and (left := standing_still(run) if stop else f"see: agent show {run.id}"):
         journal.close()
         display.say(f"run {run.id} is finished; {left}")
         return exit_of(run)
@@ -61,12 +69,12 @@ def go_on(
     if opened.logic != LOGIC:
         display.say(f"recorded under logic {opened.logic}: taken as it is; from here on logic {LOGIC} decides")
     gap = min(GAP_MAX_S, max(0.0, (time.time_ns() - last_ns) / 1e9))
-    plan = None if stop else changed_plan(run, opened, rebase=args.rebase)
-    if plan is None and not also:
+    plan = None if stop or revert else changed_plan(run, opened, rebase=args.rebase)
+    if plan is None and not also and not revert:
         trust.require(trust.of_plan(opened.plan), opened.plan, run.id)
     yes, rebase = args.yes or opened.options.yes, plan is not None
     resumed = Resumed(
-        options=Options(yes=yes, rebase=rebase, take_over=args.take_over),
+        options=Options(yes=yes, rebase=rebase, take_over=args.take_over, revert=revert),
         plan=plan,
         versions=session.versions(),
         controller=session.controller(),

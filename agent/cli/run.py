@@ -114,6 +114,8 @@ def load(playbook: Path) -> tuple[bytes, Plan, dict[str, bytes]]:
     from importlib import resources
 
     from agent.cli.check import read_playbook, reader
+    from agent.core.campaign.examine import COLLECT
+    from agent.core.changes import SCRIPTS
     from agent.core.probes.benchmark import generated_files
     from agent.core.resolve import load_plan
 
@@ -130,6 +132,11 @@ def load(playbook: Path) -> tuple[bytes, Plan, dict[str, bytes]]:
     sha256 = hashlib.sha256(profiler).hexdigest()
     files[sha256] = profiler
     plan = plan.model_copy(update={"profile": plan.profile.model_copy(update={"sha256": sha256})})
+    if plan.debug is not None:
+        tools = {name: (resources.files("agent.hosts.scripts") / name).read_bytes() for name in (*SCRIPTS, COLLECT)}
+        named = {name: hashlib.sha256(content).hexdigest() for name, content in tools.items()}
+        files.update({named[name]: content for name, content in tools.items()})
+        plan = plan.model_copy(update={"debug": plan.debug.model_copy(update={"tools": named})})
     if plan.benchmark is not None:
         files.update(generated_files(plan.benchmark))
     return text, plan, files

@@ -265,8 +265,10 @@ def exit_code(campaign: Campaign, session: Session) -> int:
 def closing(campaign: Campaign, session: Session) -> list[str]:
     """Say how it ended and what to do next."""
     run = session.folder.id
+    count = len(campaign.edits.in_place())
+    changed = [f"changed on the host and still so: {count}; put back with: agent revert {run}"] if count else []
     if campaign.interrupted:
-        return ["", f"interrupted; the server is left as it is. Go on with: agent resume {run}"]
+        return ["", f"interrupted; the server is left as it is. Go on with: agent resume {run}", *changed]
     if campaign.visit is not None and campaign.visit.state == "hold":
         from agent.cli.neighbours import in_the_way
 
@@ -276,13 +278,14 @@ def closing(campaign: Campaign, session: Session) -> list[str]:
             f"held in {move.source}: {safe(move.because)}",
             *(safe(line) for line in in_the_way(session.folder, campaign)),
             f"nothing more is done. Look: agent show {run}; go on: agent resume {run}; end it: agent stop {run}",
+            *changed,
             *(["the lab waits for that, half an hour at most"] if session.rehearsal else []),
         ]
     left = [launch for launch in campaign.launches.values() if launch.key and not launch.gone]
     if session.rehearsal:
         return ["", f"the lab is closed; journal: {session.folder.journal}"]
     running = f"left running: {left[-1].trial} (port {campaign.server.port})" if left else "nothing is left running"
-    return ["", f"{running}; journal: {session.folder.journal}"]
+    return ["", *changed, f"{running}; journal: {session.folder.journal}"]
 
 
 def finish(campaign: Campaign, session: Session) -> int:

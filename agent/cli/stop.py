@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.cli.run import add_session_options
+
+if TYPE_CHECKING:
+    from agent.cli.folder import RunFolder
 
 
 def add(commands: Any) -> None:
@@ -22,24 +25,33 @@ def add(commands: Any) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Give the order to the live controller; with none, take its place and carry it out."""
-    from agent.cli.folder import find, give_order
+    from agent.cli.folder import find
     from agent.cli.session import controller
     from agent.cli.status import holder
 
     run = find(args.runs, args.run)
     if holder(run) is not None:
-        give_order(run, {"order": "stop", "by": controller()})
-        print(f"order given to the controller of {run.id} (pid {holder(run)})")
-        until = time.monotonic() + args.wait
-        while holder(run) is not None and time.monotonic() < until:
-            time.sleep(0.2)
-        if holder(run) is not None:
-            print("it is still at work; look with: agent status " + run.id)
-            return 3
-        print("stopped")
-        return 0
+        return order_stop(run, args.wait)
     from agent.cli.resume import go_on
     from agent.core.events import Instructed, Stop
 
     code = go_on(run, args, (Instructed(order=Stop(), by=controller()),), stop=True)
     return code if code in (3, 4) else 0  # held or unreachable: not stopped; any other end is one
+
+
+def order_stop(run: RunFolder, wait_s: float, *, revert: bool = False) -> int:
+    """Order the live controller of a run to stop, and wait for that; 3 when it is still at work."""
+    from agent.cli.folder import give_order
+    from agent.cli.session import controller
+    from agent.cli.status import holder
+
+    give_order(run, {"order": "stop", "by": controller(), **({"revert": True} if revert else {})})
+    print(f"order given to the controller of {run.id} (pid {holder(run)})")
+    until = time.monotonic() + wait_s
+    while holder(run) is not None and time.monotonic() < until:
+        time.sleep(0.2)
+    if holder(run) is not None:
+        print("it is still at work; look with: agent status " + run.id)
+        return 3
+    print("stopped")
+    return 0

@@ -139,6 +139,7 @@ def lines(plan: Plan) -> list[str]:
     out += _section("reaches", (f"{host.name} = {host.address}" for host in plan.hosts.values()))
     out += _section("runs on the hosts", _runs(plan))
     out += _section("sets, one at a time", _varied(plan))
+    out += _section("changes on the hosts, and puts back", _changed(plan))
     out += _section("runs on this machine", _here(plan))
     ends = (
         [f"{replaced(server.replaces.model_dump(mode='json'))}, after your yes to the list"] if server.replaces else []
@@ -168,18 +169,37 @@ def _runs(plan: Plan) -> list[str]:
     if plan.profile.method != "off":
         out.append(f"profile: {plan.profile.method}, {plan.profile.seconds:g} s")
     out += [f"{state.name}: {join((state.script, *state.args))}" for state in plan.states if state.script]
+    if plan.debug is not None:
+        out += [f"check {name}: {join((check.script, *check.args))}" for name, check in plan.debug.checks.items()]
     return out
 
 
 def _varied(plan: Plan) -> list[str]:
     search = plan.search
     out = [f"{key} = {_value(value)}" for key, value in {**search.flags, **search.env}.items()]
+    if plan.debug is not None:
+        deltas = (*plan.debug.hypotheses, *(plan.debug.bisect.points if plan.debug.bisect else ()))
+        out += [f"{key} = {_value(value)}" for one in deltas for key, value in {**one.flags, **one.env}.items()]
     for stage in search.stages:
         for axis in stage.axes:
             shown = ", ".join(_value(value) for value in axis.values[:SHOWN])
             more = f" and {len(axis.values) - SHOWN} more" if len(axis.values) > SHOWN else ""
             out.append(f"{axis.key} = {shown}{more}")
     return out
+
+
+def _changed(plan: Plan) -> list[str]:
+    from agent.core.changes import place
+
+    debug = plan.debug
+    if debug is None:
+        return []
+    kept = {one.name: one.revert for one in debug.hypotheses}
+    said = {"never": " (stays)", "unless-supported": " (stays if it is right)"}
+    deltas = (*debug.hypotheses, *(debug.bisect.points if debug.bisect else ()))
+    return [
+        f"{one.name}: {place(change)}{said.get(kept.get(one.name, ''), '')}" for one in deltas for change in one.files
+    ]
 
 
 def _here(plan: Plan) -> list[str]:
@@ -203,5 +223,9 @@ def _value(value: Any) -> str:
 
 
 def _paths(plan: Plan) -> set[str]:
-    guards = [*plan.assumptions.values(), *(guard for state in plan.states for guard in state.guards)]
+    guards = [
+        *plan.assumptions.values(),
+        *(guard for state in plan.states for guard in (*state.guards, *state.observe)),
+    ]
+    guards += plan.debug.guards() if plan.debug is not None else ()
     return {str(path) for guard in guards if (path := getattr(guard, "path", None))}

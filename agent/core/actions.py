@@ -36,7 +36,7 @@ class Job(Value):
     environment variables to names of secrets, delivered by standard input, never by command line.
     """
 
-    role: Literal["server", "benchmark", "profile", "script"]
+    role: Literal["server", "benchmark", "profile", "script", "change", "collect"]
     argv: tuple[str, ...] = Field(min_length=1)
     env: dict[str, str] = {}
     cwd: str | None = None

@@ -36,6 +36,8 @@ class Options(Value):
     """Go on although the playbook or the host changed since the run began."""
     take_over: int | None = None
     """Take the host's lease from the controller that holds this epoch."""
+    revert: bool = False
+    """Put everything back that this run changed on hosts, also after its end."""
 
 
 class Opened(Value):
@@ -94,6 +96,8 @@ class Stop(Value):
     """Stop the campaign and what it started, in order; nothing else is touched."""
 
     order: Literal["stop"] = "stop"
+    revert: bool = False
+    """Every change on the host goes back, also those that were to stay."""
 
 
 class Interrupt(Value):
@@ -146,6 +150,8 @@ class Judged(Value):
     at: str
     guard: str
     verdict: Verdict
+    gates: bool = True
+    """False: it was only looked at, and opens and closes nothing."""
 
 
 class Moved(Value):
@@ -185,6 +191,9 @@ class Scored(Value):
     """Standard deviation of the repeats within this launch, by metric."""
     repeats: int = 0
     profile: dict[str, float] = {}
+    verdict: Literal["", "supported", "refuted", "undecided"] = ""
+    """Of a hypothesis: what its test came to."""
+    because: str = ""
     effective: str = ""
     """Digest of the effective configuration that was measured."""
 
@@ -193,7 +202,7 @@ class Concluded(Value):
     """The decision. ``ratio`` is winner over baseline; the interval is two-sided at ``level``."""
 
     kind: Literal["concluded"] = "concluded"
-    word: Literal["goal met", "improved", "not improved", "not conclusive", "invalid", "none"]
+    word: Literal["goal met", "improved", "not improved", "not conclusive", "invalid", "none", "found", "not found"]
     metric: str = ""
     winner: str = ""
     baseline: str = ""

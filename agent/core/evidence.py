@@ -115,6 +115,10 @@ class Evidence:
     """What this launch answered to the questions of ``accuracy``; '' = it was not asked, or nothing came back."""
     reference: str = ""
     """What the baseline's first launch answered to them."""
+    passed: frozenset[str] = frozenset()
+    """States that this trial on this launch was seen to leave by ``pass``."""
+    finding: str = ""
+    """The class of the first thing that went wrong on this launch; '' = nothing did."""
     read: set[str] = field(default_factory=set)
 
     @property

@@ -49,6 +49,22 @@ Beside these edges each state has ``stop`` → ``finally``, by the operator's or
 
 NAMES = tuple(row[0] for row in LADDER)
 
+_TESTED = {"fail": "test", "unknown": "test", "timeout": "test"}
+DEBUG_LADDER: tuple[tuple[str, tuple[str, ...], float, dict[str, str]], ...] = (
+    ("probe", ("probe", "survey"), 3 * _M, {"pass": "kill", "fail": "hold", **_LOST}),
+    ("kill", ("kill",), 3 * _M, {"pass": "verify-clean", "fail": "hold", **_LOST}),
+    ("verify-clean", ("clean",), 3 * _M, {"pass": "change", "settled": "change", "fail": "hold", **_LOST}),
+    ("change", ("change",), 30 * _M, {"pass": "launch", "settled": "done", "fail": "decide", **_LOST}),
+    ("launch", ("launch",), 1 * _M, {"pass": "health-wait", "fail": "test", **_LOST, **_AGAIN}),
+    ("health-wait", ("watch", "inspect"), 30 * _M, {"pass": "benchmark", "settled": "done", **_TESTED, **_AGAIN}),
+    ("benchmark", ("benchmark",), 30 * _M, {"pass": "test", **_TESTED, **_AGAIN}),
+    ("test", ("test",), 30 * _M, {"pass": "decide", **_SKIPPED}),
+    ("decide", ("decide",), 1 * _M, {"next": "kill", "same-launch": "test", "finish": "finally"}),
+    ("finally", ("finally",), 1 * _M, {"leave": "done", "launch": "kill", "stop": "kill"}),
+)
+"""The ladder of a debug campaign: files are changed while nothing runs, and what a launch shows is gathered and tested
+whether it came up or not. The host is put back before the end (``change`` is left by ``settled``)."""
+
 
 @lru_cache(maxsize=1)
 def guard_classes() -> Mapping[str, type[Guard]]:
@@ -99,13 +115,25 @@ def wanted_guards(server: Server, search: Search) -> dict[str, tuple[dict[str, A
     return {state: tuple(specs) for state, specs in rows.items()}
 
 
-def standard(server: Server, search: Search | None = None) -> tuple[State, ...]:
+def _observed(
+    name: str, specs: Sequence[dict[str, Any]]
+) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
+    """Split the guards of a state of a debug campaign: those that gate, and those that may be the fault itself."""
+    fault = {"effective_config", "answers", "accuracy", "env_applied", "gpus_balanced", "drafting"}
+    return (
+        tuple(spec for spec in specs if spec["guard"] not in fault),
+        tuple(spec for spec in specs if spec["guard"] in fault),
+    )
+
+
+def standard(server: Server, search: Search | None = None, *, debug: bool = False) -> tuple[State, ...]:
     """Return the ladder for this server, every default written out."""
     wanted = wanted_guards(server, search or Search())
     states = []
-    for name, do, timeout_s, on in LADDER:
-        guards = tuple(read_guard(spec) for spec in wanted.get(name, ()))
-        states.append(State(name=name, do=do, guards=guards, on=dict(on), timeout_s=timeout_s))
+    for name, do, timeout_s, on in DEBUG_LADDER if debug else LADDER:
+        gating, observed = _observed(name, wanted.get(name, ())) if debug else (wanted.get(name, ()), ())
+        guards, observe = (tuple(read_guard(spec) for spec in specs) for specs in (gating, observed))
+        states.append(State(name=name, do=do, guards=guards, observe=observe, on=dict(on), timeout_s=timeout_s))
     return tuple(states)
 
 

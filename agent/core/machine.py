@@ -5,7 +5,8 @@ reads verdicts that are already recorded: a state is left by ``pass`` only when 
 A trigger that is refused is an answer (None), never silence: the caller records it.
 
 Beside the plan's own edges each state has ``stop`` (to ``finally``), ``retry`` (to itself, while attempts are left)
-and each hold can be taken up again by ``resumed``.
+and each hold can be taken up again by ``resumed``. A campaign that changes files on hosts can, after its end, be led
+by ``revert`` to the state that puts them back.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class Machine:
             if "finally" in names and state.name != "finally":
                 edges.append({"trigger": "stop", "source": state.name, "dest": "finally"})
             edges.append({"trigger": "resumed", "source": HOLD, "dest": state.name})
+            if "change" in state.do:
+                edges += [{"trigger": "revert", "source": end, "dest": state.name} for end in (DONE, FAILED)]
         if "finally" in names:  # what a finished run left running can still be ended
             edges += [{"trigger": "stop", "source": end, "dest": "finally"} for end in (DONE, FAILED)]
             edges += [{"trigger": "resumed", "source": HOLD, "dest": end} for end in (DONE, FAILED)]
@@ -64,7 +67,7 @@ class Machine:
         self._table = Table(
             model=self._model,
             states=[*names, *ENDS],
-            transitions=[edge for edge in edges if edge["trigger"] != "resumed"],
+            transitions=[edge for edge in edges if edge["trigger"] not in ("resumed", "revert")],
             initial=self.first,
             auto_transitions=False,
             send_event=False,

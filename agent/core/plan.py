@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
+from .changes import HostChange, place
+from .debugging import Debug
 from .guards import AnyGuard
 from .values import Value, digest
 
@@ -216,6 +218,8 @@ class State(Value):
     name: str
     do: tuple[str, ...] = ()
     guards: tuple[AnyGuard, ...] = ()
+    observe: tuple[AnyGuard, ...] = ()
+    """Judged and recorded; they open and close nothing."""
     on: dict[str, str] = {}
     timeout_s: float
     attempts: int = Field(default=1, ge=1, le=100)
@@ -237,17 +241,22 @@ class Trial(Value):
     env: dict[str, str] = {}
     of: str = ""
     """For confirm and final: the trial whose configuration this is."""
+    files: tuple[HostChange, ...] = ()
+    """What has to be changed on the host before the launch, in order; everything else is as it was."""
+    predicts: str = ""
+    """Of a hypothesis: what will be seen if it is so, in words."""
 
     def launch_digest(self) -> str:
         """Name the part that needs a launch of its own: equal digests may share one."""
         given = {key: value for key, value in self.flags.items() if value is not None and value is not False}
-        return digest({"flags": given, "env": self.env})[:16]
+        files = {"files": [change.model_dump(mode="json") for change in self.files]} if self.files else {}
+        return digest({"flags": given, "env": self.env, **files})[:16]
 
     def label(self) -> str:
         """Say the trial in a few words."""
-        if not self.point:
+        if not self.point and not (self.files and self.role == "hypothesis"):
             return self.role if not self.of else f"{self.of} ({self.role})"
-        words = []
+        words = [] if self.role != "hypothesis" else [place(change) for change in self.files]
         for key, value in self.point.items():
             name = key.split(".", 1)[1]
             words.append(f"{name} unset" if value is None else f"{name}={value}")
@@ -271,6 +280,8 @@ class Plan(Value):
     states: tuple[State, ...]
     """The table, in the order of the ladder; the first is where the campaign begins."""
     assumptions: dict[str, AnyGuard] = {}
+    debug: Debug | None = None
+    """With ``aim: debug``: what is to be found out."""
     secrets: dict[str, SecretSource] = {}
     finally_: Literal["winner", "restore", "stop"] = Field(default="stop", alias="finally")
     seed: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StrictFloat, StrictInt, StrictStr, Tag, WithJsonSchema
+from pydantic import ConfigDict, Field, StrictInt, StrictStr, Tag
 
 from .fields import (
     Address,
@@ -17,7 +17,6 @@ from .fields import (
     File,
     FlagName,
     FlagValue,
-    Metric,
     Name,
     Part,
     Port,
@@ -26,6 +25,7 @@ from .fields import (
     by_kind,
 )  # fmt: skip
 from .playbook_benchmark import Accuracy, Benchmark
+from .playbook_debug import BisectPart, DebugPart, GuardSpec, Hypothesis
 from .playbook_search import Budget, Goal, OnFail, Point, Search
 
 # ---------------------------------------------------------------- the server
@@ -104,11 +104,17 @@ class Profile(Part):
 
 # ---------------------------------------------------------------- states
 
-DO_WORDS = ("probe", "kill", "clean", "launch", "watch", "inspect", "benchmark", "profile", "decide", "finally")
+DO_WORDS = (
+    "probe", "survey", "kill", "clean", "change", "launch", "watch", "inspect", "benchmark", "profile", "test",
+    "decide", "finally",
+)  # fmt: skip
 OUTCOMES = (
     "pass", "fail", "unknown", "timeout", "lost", "settled", "next", "same-launch", "finish", "leave", "launch", "stop"
 )  # fmt: skip
-DoWord = Literal["probe", "kill", "clean", "launch", "watch", "inspect", "benchmark", "profile", "decide", "finally"]
+DoWord = Literal[
+    "probe", "survey", "kill", "clean", "change", "launch", "watch", "inspect", "benchmark", "profile", "test",
+    "decide", "finally",
+]  # fmt: skip
 Outcome = Literal[
     "pass", "fail", "unknown", "timeout", "lost", "settled", "next", "same-launch", "finish", "leave", "launch", "stop"
 ]
@@ -124,10 +130,6 @@ class Script(Part):
     """The file."""
     args: tuple[StrictStr, ...] = ()
     """Words of its command line."""
-
-
-GuardSpec = Annotated[Any, WithJsonSchema({"title": "Guard"})]
-"""The name of a guard, or ``{guard: NAME, …}``; checked against the guards that exist when it is resolved."""
 
 
 class State(Part):
@@ -151,59 +153,14 @@ class State(Part):
     """What is done, in parallel where it is independent."""
     guards: tuple[GuardSpec, ...] | None = None
     """What must hold to leave by `pass`."""
+    observe: tuple[GuardSpec, ...] | None = None
+    """Guards that are judged and recorded and open or close nothing: what is wrong already when debugging begins."""
     on: dict[Outcome, Name] = {}
     """Outcome → next state, `done`, `failed`, `hold`, or `skip-trial` (= `decide`)."""
     timeout: Timeout | None = None
     """How long it may take."""
     attempts: Annotated[StrictInt, Field(ge=1, le=100)] | None = None
     """How often it is tried."""
-
-
-# ---------------------------------------------------------------- debugging (parsed, not yet carried out)
-
-
-class JsonChange(Part):
-    """A change to a JSON file on the host."""
-
-    path: StrictStr
-    """The file."""
-    set: dict[str, Any]
-    """JSON path → value."""
-
-
-class Change(Part):
-    """What a hypothesis changes."""
-
-    flags: dict[FlagName, Scalar] = {}
-    """Flags."""
-    env: dict[EnvName, StrictStr] = {}
-    """Variables."""
-    json_: JsonChange | None = Field(default=None, alias="json")
-    """A JSON file."""
-
-
-class Predict(Part):
-    """A prediction, written before the test."""
-
-    metric: Metric
-    """What is measured."""
-    above: StrictInt | StrictFloat | None = None
-    """It will be more than this."""
-    below: StrictInt | StrictFloat | None = None
-    """It will be less than this."""
-
-
-class Hypothesis(Part):
-    """A change with a reason and a prediction. Not carried out in this version."""
-
-    because: StrictStr
-    """Why it may be so."""
-    change: Change
-    """What is changed."""
-    predict: Predict
-    """What will be seen if it is so."""
-    revert: Literal["always", "never", "unless-supported"] = "unless-supported"
-    """When the change is taken back."""
 
 
 # ---------------------------------------------------------------- the whole
@@ -215,7 +172,7 @@ class Playbook(Part):
     playbook: Name
     """Its name; runs are called after it."""
     aim: Literal["optimize", "debug"] = "optimize"
-    """`optimize` looks for the best, `debug` tests hypotheses."""
+    """`optimize` looks for the best, `debug` for what is wrong (`hypotheses` or `bisect`)."""
     goal: Goal = Goal()
     """What counts as better."""
     hosts: Annotated[dict[Name, Address], Field(min_length=1)]
@@ -246,7 +203,11 @@ class Playbook(Part):
     on_fail: dict[Name, OnFail] = {}
     """Class of failure → change. Not carried out in this version."""
     hypotheses: dict[Name, Hypothesis] = {}
-    """Hypotheses to test. Not carried out in this version."""
+    """Possible causes, each with a change and a prediction; tested in the order of what they cost and decide."""
+    debug: DebugPart = DebugPart()
+    """How the fault shows, and what is gathered."""
+    bisect: BisectPart | None = None
+    """A fault to be narrowed down."""
     finally_: Literal["winner", "restore", "stop"] | None = Field(default=None, alias="finally")
     """What is left running. Default: `restore` when a server was replaced, else `stop`."""
     seed: Annotated[StrictInt, Field(ge=0, le=2**31)] = 0

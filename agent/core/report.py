@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from .campaign import Campaign
@@ -43,6 +44,7 @@ def summary(campaign: Campaign) -> dict[str, Any]:
         "open": [answer.request for answer in campaign.open.values()],
         "trials": trials(campaign),
         "launches": launches(campaign),
+        "edits": edits(campaign),
         "decision": campaign.concluded.model_dump(mode="json") if campaign.concluded else None,
         "because": campaign.moves[-1].because if campaign.moves else "",
         "last_move": _last_move(campaign),
@@ -75,10 +77,24 @@ def trials(campaign: Campaign) -> list[dict[str, Any]]:
                 "value": scored.values.get(metric) if scored else None,
                 "deviation": scored.deviations.get(metric) if scored else None,
                 "repeats": scored.repeats if scored else 0,
+                "predicts": record.trial.predicts,
+                "verdict": scored.verdict if scored else "",
+                "because": scored.because if scored else "",
                 "values": scored.values if scored else {},
                 "profile": scored.profile if scored else {},
             }
         )
+    return rows
+
+
+def edits(campaign: Campaign) -> list[dict[str, Any]]:
+    """Return every change on a host that this run asked for, in order, with what became of it."""
+    rows = []
+    for edit in campaign.edits.made:
+        spec = json.loads(edit.spec)
+        what = spec.get("path") or spec.get("root") or spec.get("repo") or spec.get("name") or ""
+        rows.append({"key": edit.key, "kind": spec.get("kind"), "what": what, "state": edit.word, "why": edit.why,
+                     "files": edit.files, "spec": spec})  # fmt: skip
     return rows
 
 

@@ -15,6 +15,7 @@ from . import plan
 from .check import Findings, check_words, read
 from .playbook import Playbook, Replaces
 from .resolve_benchmark import resolve_accuracy, resolve_benchmark
+from .resolve_debug import resolve_debug
 from .resolve_search import changes, check_expressions, given, resolve_search
 from .resolve_states import resolve_guard, resolve_states
 from .wording import Path, did_you_mean
@@ -90,6 +91,7 @@ class _Resolver:
         self.check_env()
         server = self.server()
         search = resolve_search(playbook, self.findings)
+        states = resolve_states(playbook, server, search, self.digest, self.findings)
         resolved = plan.Plan.model_validate(
             {
                 "name": playbook.playbook,
@@ -104,7 +106,8 @@ class _Resolver:
                 "profile": plan.Profile(
                     method=playbook.profile.method, on=playbook.profile.on, seconds=playbook.profile.duration
                 ),
-                "states": resolve_states(playbook, server, search, self.digest, self.findings),
+                "states": states,
+                "debug": resolve_debug(playbook, states, self.digest, self.findings),
                 "assumptions": self.assumptions(),
                 "secrets": self.secrets(),
                 "finally": playbook.finally_ or ("restore" if server.replaces else "stop"),
@@ -235,9 +238,10 @@ class _Resolver:
 
     def check_unsupported(self) -> None:
         remedy = "leave it out; nothing would be done about it"
-        for key in ("on_fail", "hypotheses"):
-            if getattr(self.playbook, key):
-                self.findings.add("E_UNSUPPORTED", (key,), "not supported in this version", remedy, found="", key=True)
+        if self.playbook.on_fail:
+            self.findings.add(
+                "E_UNSUPPORTED", ("on_fail",), "not supported in this version", remedy, found="", key=True
+            )
 
     def check_env(self) -> None:
         """Refuse the loader's search path unless the playbook says that it means it."""

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from . import plan
 from .check import Findings, explain
 from .guards import Guard
-from .ladder import NAMES, SKIP, flaws, guard_classes, insert, read_guard, standard
+from .ladder import SKIP, flaws, guard_classes, insert, read_guard, standard
 from .playbook import Playbook, Script, State
 from .resolve_search import compiled
 from .wording import Path, did_you_mean
@@ -94,6 +94,9 @@ def _fields(name: str, state: State, digest: Digest, findings: Findings) -> _Fie
     if state.guards is not None:
         made = [resolve_guard(spec, (*path, "guards", index), findings) for index, spec in enumerate(state.guards)]
         update["guards"] = tuple(guard for guard in made if guard is not None)
+    if state.observe is not None:
+        made = [resolve_guard(spec, (*path, "observe", index), findings) for index, spec in enumerate(state.observe)]
+        update["observe"] = tuple(guard for guard in made if guard is not None)
     if state.timeout is not None:
         update["timeout_s"] = state.timeout
     if state.attempts is not None:
@@ -123,7 +126,8 @@ def resolve_states(
 ) -> tuple[plan.State, ...]:
     """Return the table of this playbook; what is wrong goes to ``findings``."""
     parts = {name: _fields(name, state, digest, findings) for name, state in playbook.states.items()}
-    own = any(name not in NAMES and state.after is None for name, state in playbook.states.items())
+    names = {state.name for state in standard(server, search, debug=playbook.aim == "debug")}
+    own = any(name not in names and state.after is None for name, state in playbook.states.items())
     states = (
         _own_graph(playbook, parts, findings) if own else _changed_ladder(playbook, parts, server, search, findings)
     )
@@ -164,7 +168,7 @@ def _own_graph(playbook: Playbook, parts: Mapping[str, _Fields], findings: Findi
 def _changed_ladder(
     playbook: Playbook, parts: Mapping[str, _Fields], server: plan.Server, search: plan.Search, findings: Findings
 ) -> tuple[plan.State, ...]:
-    states = list(standard(server, search))
+    states = list(standard(server, search, debug=playbook.aim == "debug"))
     for index, state in enumerate(states):
         if state.name in parts:
             update, on = parts[state.name]
@@ -178,7 +182,8 @@ def _changed_ladder(
                 path: Path = ("states", state.name, "after")
                 findings.add("E_GRAPH", path, "a state of the ladder stays where it is", "leave `after` out")
     last: dict[str, str] = {}
-    waiting = [name for name in playbook.states if name not in NAMES]
+    known = {state.name for state in states}
+    waiting = [name for name in playbook.states if name not in known]
     while waiting:
         placed = [name for name in waiting if playbook.states[name].after in {state.name for state in states}]
         for name in placed:

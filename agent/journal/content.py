@@ -142,8 +142,8 @@ class Content:
 
     def _judged(self, seq: int, _: bytes | None, body: bytes) -> bool:
         found = _JUDGED(body)
-        if found is None or not body.endswith(b"]}}"):
-            return False
+        if found is None or not body.endswith((b']},"gates":true}', b"]}}")):
+            return False  # also one that gates nothing: it is rare, and read in full
         if wrong := self._legal.judged(*found.groups()):
             self._illegal(seq, *wrong)
         return True
@@ -171,7 +171,8 @@ class Content:
         wrong: tuple[str, str] | None = None
         match event:
             case Judged():
-                wrong = self._legal.judged(event.at.encode(), event.guard.encode(), event.verdict.result.encode())
+                names = (event.at.encode(), event.guard.encode(), event.verdict.result.encode())
+                wrong = self._legal.judged(*names, gates=event.gates)
             case Moved():
                 words = (event.lane, event.source, event.outcome, event.state, event.trial, event.launch)
                 wrong = self._legal.moved(*(word.encode() for word in (*words, str(event.attempt))))

@@ -45,15 +45,16 @@ class Legality:
             self._edges = frozenset((one.encode(), outcome.encode(), two.encode()) for one, outcome, two in edges)
             self._plan, self._guards = event.plan, {}
 
-    def judged(self, at: bytes, guard: bytes, result: bytes) -> Wrong:
-        """Take in a verdict given in the visit ``at``."""
+    def judged(self, at: bytes, guard: bytes, result: bytes, *, gates: bool = True) -> Wrong:
+        """Take in a verdict given in the visit ``at``; one that gates nothing stands in no way."""
         lane = self._at.get(at)
         if lane is None:
             other = self._lanes.get(at.partition(b"/")[0])
             where = _shown(other.path) if other is not None else "no state"
             what = f"a verdict of {_shown(guard)} in {_shown(at)}, while the lane is in {where}"
             return what, "a verdict where it is"
-        lane.verdicts[guard] = result
+        if gates:
+            lane.verdicts[guard] = result
         return None
 
     def moved(

@@ -19,6 +19,7 @@ sys.path.insert(0, {site!r})
 from sglang.{module} import main
 sys.exit(main(sys.argv[1:]))
 """
+HEAD = "lm_head.weight"
 DRAFT_CONFIG = {
     "architectures": ["LlamaForCausalLMEagle3"],
     "model_type": "llama",
@@ -90,11 +91,14 @@ class Folder:
     @staticmethod
     def _files(spec: LabSpec) -> dict[str, str]:
         draft = dict(DRAFT_CONFIG)
-        draft["eagle_config"] = {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": list(spec.layer_ids)}
+        ids = [-1, 2, 30] if spec.order("wrong-layer-ids") else list(spec.layer_ids)
+        draft["eagle_config"] = {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": ids}
         index = {
             "metadata": {"lab": True},
             "weight_map": {"fc.weight": "model.safetensors", "midlayer.self_attn.q_proj.weight": "model.safetensors"},
         }
+        if not spec.order("draft-head-missing"):
+            index["weight_map"] |= {HEAD: "model.safetensors"}  # type: ignore[operator]
         return {
             f"{MODEL}/config.json": json.dumps(MODEL_CONFIG, indent=2) + "\n",
             f"{DRAFT}/config.json": json.dumps(draft, indent=2) + "\n",

@@ -23,13 +23,15 @@ FAULTS: dict[str, str] = {
     "health-503-in-prefill": "/health says 503 while requests run and for a second after, although all is well",
     "secret-in-server-info": "the server prints a token and a key in its log and in /server_info",
     "warm-cache": "the prefix cache survives a flush, and a repeated prompt is answered 1.86 times as fast",
+    "draft-head-missing": "the draft's checkpoint lacks lm_head: healthy, and no draft is ever accepted",
+    "wrong-layer-ids": "the draft's config asks for hidden states of other layers than it was trained on",
     "noisy": "3 % noise within a launch and 4 % between launches",
     "wrong-answers-but-fast": "a quarter faster, healthy, fluent, right at the easiest question, and otherwise wrong",
 }
 FaultName = Literal[
     "zombie-workers", "silent-draft-override", "eagle-for-eagle3", "early-200", "dead-rank", "wedged-gpu", "gpu-lost",
     "port-held", "nccl-misspelt", "hang-in-capture", "oom", "unbalanced", "slow-release", "health-503-in-prefill",
-    "secret-in-server-info", "warm-cache", "noisy", "wrong-answers-but-fast",
+    "secret-in-server-info", "warm-cache", "draft-head-missing", "wrong-layer-ids", "noisy", "wrong-answers-but-fast",
 ]  # fmt: skip
 
 MODEL = "/data/models/kimi-k2.5-int4"

@@ -256,6 +256,20 @@ def test_wrong_answers_but_fast(rehearse: Rehearse) -> None:
     assert told.campaign.concluded.word not in ("goal met", "improved")
 
 
+def test_draft_head_missing(rehearse: Rehearse) -> None:
+    """Healthy, balanced, and not one draft is accepted: only the counters of the requests tell."""
+    told = rehearse("draft-head-missing")
+    skipped(told, "drafting: DRAFT_USELESS")
+    assert "accept length 1.00" in told.verdicts("drafting", "base")[-1].saw
+
+
+def test_wrong_layer_ids(rehearse: Rehearse) -> None:
+    """Drafts that are hardly ever right: above the least that any draft reaches, below what one expects."""
+    health = HEALTH + "]}\n  benchmark: {guards: [bench_valid, {guard: drafting, min_accept_len: 1.5}"
+    told = rehearse("wrong-layer-ids", health=health)
+    skipped(told, "drafting: DRAFT_USELESS")
+
+
 def test_noisy(rehearse: Rehearse) -> None:
     """It is repeated to the maximum, and nothing is proven by exploring."""
     told = rehearse("noisy", repeats="{min: 3, until_cv: 0.2%, max: 6}")

@@ -81,7 +81,9 @@ def way_out(campaign: Campaign, state: State) -> str:
         if "watch" in state.do and record is not None and record.trial.role == "final":
             return "settled"
         ways = [move.outcome for move in campaign.moves if move.source == "finally"]
-        if "clean" in state.do and ways and ways[-1] == "stop":
+        if "change" in state.do and campaign.reverting:
+            return "settled"
+        if {"clean", "change"} & set(state.do) and ways and ways[-1] == "stop":
             return "settled"
     return "pass"
 
@@ -92,7 +94,7 @@ def choose(campaign: Campaign, visit: Visit, outcome: str) -> Choice:
     if outcome == "pass" and "decide" in words:
         return _next(campaign)
     if outcome == "pass" and "finally" in words:
-        return _finally(campaign)
+        return choose_finally(campaign)
     return Choice()
 
 
@@ -106,14 +108,14 @@ def _next(campaign: Campaign) -> Choice:
     started = sum(1 for launch in campaign.launches.values() if launch.key)
     past = [_past(campaign, item) for item in campaign.history if item.trial.role != "final"]
     own_s = campaign.now - campaign.away_s
-    step = propose(campaign.plan, past, evaluate, _rejects(campaign), launches=started, elapsed_s=own_s)
+    step = propose(campaign.plan, past, evaluate, rejects(campaign), launches=started, elapsed_s=own_s)
     if isinstance(step, Finished):
         return Choice(first=[_concluded(campaign, step)])
     proposal = _proposed(campaign, step.trial, "; ".join([step.because, *step.notes]))
     return Choice(outcome="next" if proposal.launch not in campaign.launches else "same-launch", proposal=proposal)
 
 
-def _rejects(campaign: Campaign) -> Rejects:
+def rejects(campaign: Campaign) -> Rejects:
     """Return what keeps trials from being launched that are known to fail: each would cost a whole start.
 
     Which release is installed the servers of this campaign have told, from the baseline on.
@@ -186,7 +188,7 @@ def _concluded(campaign: Campaign, step: Finished) -> Concluded:
     return Concluded(word="invalid", exit=Exit.INCONCLUSIVE, **common)
 
 
-def _finally(campaign: Campaign) -> Choice:
+def choose_finally(campaign: Campaign) -> Choice:
     """Choose what is left running at the end."""
     if campaign.concluded is None:
         stopped = Concluded(word="none", exit=Exit.GOAL_NOT_MET, because="stopped by the operator before a decision")
@@ -217,7 +219,7 @@ def _restore(campaign: Campaign) -> Choice:
 def _leave_winner(campaign: Campaign) -> Choice:
     decision = campaign.concluded
     assert decision is not None
-    wanted = decision.winner if decision.word in ("goal met", "improved") else decision.baseline
+    wanted = decision.winner if decision.word in ("goal met", "improved", "found") else decision.baseline
     valid = [record.trial for record in campaign.history if record.accepted]
     trial = next((trial for trial in valid if trial.id == wanted), None)
     if trial is None:

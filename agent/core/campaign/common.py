@@ -118,7 +118,8 @@ def look_action(context: Context, *names: str) -> Probe:
 def needs(context: Context, have: tuple[Section, ...]) -> tuple[Section, ...]:
     """Return what the guards of this visit want to see beside what is there anyway."""
     plan = context.evidence.plan
-    guards = list(plan.state(context.visit.state).guards)
+    state = plan.state(context.visit.state)
+    guards = [*state.guards, *state.observe]
     if context.visit.state == context.campaign.machine.first:
         guards += plan.assumptions.values()
     found = {section.name: section for guard in guards for section in guard.asks(context.evidence.server)}

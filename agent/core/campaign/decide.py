@@ -19,8 +19,9 @@ from ..observations import Completed, Refused
 from ..plan import State
 from ..servers import kind_of
 from ..values import Finding, Result, Verdict, worst
-from . import choices
+from . import choices, inquiry
 from .common import Context, Step, again, merge, sure
+from .examine import passed_states, told_guards
 from .keep import REPLACED
 from .lease import lease_of, refused
 from .state import LANE, Campaign, Visit, is_cancelled
@@ -41,12 +42,12 @@ def decide(campaign: Campaign) -> list[Any]:
     if campaign.visit.state == HOLD:
         return _take_up(campaign)
     if campaign.over:
-        return _wind_up(campaign, campaign.visit)
+        return _take_back(campaign, campaign.visit) or _wind_up(campaign, campaign.visit)
     return _live(campaign, campaign.visit)
 
 
 def _begin(campaign: Campaign) -> list[Any]:
-    proposal = choices.first(campaign)
+    proposal = (inquiry if campaign.plan.debug is not None else choices).first(campaign)
     first = campaign.machine.first
     move = Moved(lane=LANE, source="", outcome="open", state=first, trial=proposal.trial.id, launch=proposal.launch)
     return [proposal, move]
@@ -80,6 +81,14 @@ def _wind_up(campaign: Campaign, visit: Visit) -> list[Any]:
     return [_move(campaign, visit, "stop", "finally", because="the operator's order, after the end")]
 
 
+def _take_back(campaign: Campaign, visit: Visit) -> list[Any]:
+    """After the end only an order leads anywhere: to put back on the hosts what was to stay."""
+    state = next((state.name for state in campaign.plan.states if "change" in state.do), "")
+    if not campaign.reverting or not campaign.edits.in_place() or not state or not campaign.renew:
+        return []
+    return [_move(campaign, visit, "revert", state, because="the operator's order")]
+
+
 def _live(campaign: Campaign, visit: Visit) -> list[Any]:
     """One visit: ask what is to be asked, judge what is known, leave when it is settled."""
     state = campaign.plan.state(visit.state)
@@ -98,6 +107,12 @@ def _live(campaign: Campaign, visit: Visit) -> list[Any]:
         Judged(at=visit.path, guard=name, verdict=verdict)
         for name, verdict in verdicts.items()
         if _is_news(visit.verdicts.get(name), verdict)
+    ]
+    told = visit.told if leaving or not step.done else _told(context, state)
+    events += [
+        Judged(at=visit.path, guard=name, verdict=verdict, gates=False)
+        for name, verdict in told.items()
+        if _is_news(visit.told.get(name), verdict)
     ]
     if events:
         return events
@@ -152,6 +167,8 @@ def evidence_of(campaign: Campaign, visit: Visit) -> Evidence:
         confirmed=frozenset(campaign.confirmed),
         baseline=campaign.baseline,
         launch_log=tuple(launch.log) if launch else (),
+        passed=passed_states(campaign, visit.launch) if campaign.plan.debug is not None else frozenset(),
+        finding=record.finding if record else "",
         results=record.benchmarks if record else (),
         answered=launch.answers if launch else "",
         reference=campaign.reference,
@@ -180,6 +197,18 @@ def _verdicts(context: Context, state: State, step: Step) -> dict[str, Verdict]:
         visit.judged_at = visit.facts
     own = {state.do[0]: step.verdict} if step.verdict is not None else {}
     return {**own, **visit.judged}
+
+
+def _told(context: Context, state: State) -> dict[str, Verdict]:
+    """Judge what gates nothing, once for each new fact: what the state observes, and what a test predicts."""
+    visit = context.visit
+    if visit.observed_at != visit.facts:
+        guards = named(state.observe)
+        if "test" in state.do:
+            guards |= told_guards(context.campaign)
+        visit.observed = {name: judge(guard, context.evidence) for name, guard in guards.items()}
+        visit.observed_at = visit.facts
+    return visit.observed
 
 
 def named(guards: Sequence[Guard]) -> dict[str, Guard]:
@@ -213,7 +242,8 @@ def _outcome(context: Context, state: State, step: Step, verdicts: dict[str, Ver
     result = worst([verdict.result for verdict in verdicts.values()]) if verdicts or state.guards else Result.PASS
     match result:
         case Result.PASS:
-            return choices.way_out(context.campaign, state), "all guards pass" if verdicts else ""
+            told = "change" in state.do and step.verdict is not None and step.verdict.saw
+            return choices.way_out(context.campaign, state), told or ("all guards pass" if verdicts else "")
         case Result.WAIT:
             return None, ""
     rounds = len(context.visit.of("pause"))
@@ -255,7 +285,8 @@ def _leave(campaign: Campaign, context: Context, outcome: str, because: str) -> 
 
 def _go(campaign: Campaign, visit: Visit, outcome: str, because: str) -> list[Any]:
     """Move by the table; a state that decides first says what it found and chose."""
-    chosen = choices.choose(campaign, visit, outcome)
+    choose = inquiry.choose if campaign.plan.debug is not None else choices.choose
+    chosen = choose(campaign, visit, outcome)
     if chosen.first:
         return chosen.first
     outcome, because = chosen.outcome or outcome, chosen.because or because

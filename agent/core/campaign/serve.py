@@ -47,7 +47,9 @@ def do_launch(context: Context) -> Step:
 def watch_action(context: Context, url: str = "") -> Watch:
     """Return the watch on the launched server for all that any guard of the plan wants to see; ``url``: health too."""
     kind, server = context.evidence.kind, context.evidence.server
-    guards = [guard for state in context.evidence.plan.states for guard in state.guards]
+    plan = context.evidence.plan
+    guards = [guard for state in plan.states for guard in (*state.guards, *state.observe)]
+    guards += plan.debug.guards() if plan.debug is not None else ()
     extra = dict.fromkeys(pattern for guard in guards for pattern in guard.patterns())
     return Watch(host=server.host, key=context.launch.key, url=url, patterns=(*kind.watch_patterns(), *extra))
 

@@ -30,10 +30,14 @@ from ..events import (
     Stop,
 )
 from ..evidence import Answer
-from ..machine import ENDS, HOLD, Machine
+from ..machine import DONE, ENDS, FAILED, HOLD, Machine
 from ..observations import Completed, JobState, SectionResult, read_job_state, read_sections
 from ..plan import Plan, Server, Trial
 from ..values import MissingBlobError, Result, Verdict
+from .edits import Edits
+
+NO_LAUNCH = "-"
+"""The launch of a hypothesis that was decided without one."""
 
 LANE = "main"
 """The one lane there is so far. Lanes are in every entry, so that more of them change no format."""
@@ -50,10 +54,14 @@ class Visit:
     entered_s: float
     answers: list[Answer] = field(default_factory=list)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
+    told: dict[str, Verdict] = field(default_factory=dict)
+    """What was looked at and gates nothing."""
     facts: int = 0
     """How much has been learnt in this visit; verdicts are worked out once for each count (a memo, no more)."""
     judged_at: int = -1
     judged: dict[str, Verdict] = field(default_factory=dict)
+    observed_at: int = -1
+    observed: dict[str, Verdict] = field(default_factory=dict)
 
     @property
     def path(self) -> str:
@@ -139,6 +147,8 @@ class Record:
     """The benchmark's guards passed on this launch."""
     finding: str = ""
     """The class of the first thing that went wrong."""
+    told: dict[str, Verdict] = field(default_factory=dict)
+    """What was looked at and gates nothing, by its last name: a later look at the same replaces it."""
 
 
 @dataclass
@@ -173,6 +183,10 @@ class Campaign:
     leased: bool = False
     """We hold the host's lease, as far as its last answer tells."""
     confirmed: set[str] = field(default_factory=set)
+    edits: Edits = field(default_factory=Edits)
+    """What this run changed on hosts."""
+    reverting: bool = False
+    """Everything on the host goes back, also what was to stay."""
     stopping: bool = False
     interrupted: bool = False
     take_up: bool = False
@@ -246,12 +260,18 @@ def evolve(campaign: Campaign, entry: Entry) -> Campaign:
             _request(campaign, event)
         case Judged():
             if campaign.visit is not None and event.at == campaign.visit.path:
-                campaign.visit.verdicts[event.guard] = event.verdict
+                _judged(campaign, campaign.visit, event)
         case Moved():
             _move(campaign, event)
         case Proposed():
+            before = next((old for old in reversed(campaign.history) if old.launch == event.launch), None)
             campaign.history.append(Record(event.trial, event.launch))
-            campaign.launches.setdefault(event.launch, Launch(event.launch, event.trial.id))
+            if event.launch != NO_LAUNCH:
+                campaign.launches.setdefault(event.launch, Launch(event.launch, event.trial.id))
+            if before is not None and event.trial.role == "hypothesis":
+                # It is tested on a server that is up: what was measured of that one holds.
+                now = campaign.history[-1]
+                now.benchmarks, now.accepted, now.finding = [*before.benchmarks], before.accepted, before.finding
         case Scored():
             for record in reversed(campaign.history):
                 if (record.trial.id, record.launch) == (event.trial, event.launch):
@@ -260,6 +280,16 @@ def evolve(campaign: Campaign, entry: Entry) -> Campaign:
         case Concluded():
             campaign.concluded = event
     return campaign
+
+
+def _judged(campaign: Campaign, visit: Visit, event: Judged) -> None:
+    if event.gates:
+        visit.verdicts[event.guard] = event.verdict
+        return
+    visit.told[event.guard] = event.verdict
+    record = campaign.record
+    if record is not None and (visit.trial, visit.launch) == (record.trial.id, record.launch):
+        record.told[event.guard] = event.verdict
 
 
 def _tick(campaign: Campaign, entry: Entry) -> None:
@@ -279,6 +309,9 @@ def _resume(campaign: Campaign, entry: Entry, event: Resumed) -> None:
         campaign.opened = campaign.opened.model_copy(update={"plan": event.plan})
         campaign.__dict__.pop("machine", None)  # the table is the plan's
     campaign.interrupted = False
+    if event.options.revert:
+        campaign.reverting = True
+        campaign.stopping = campaign.stopping or not any(move.state in (DONE, FAILED) for move in campaign.moves)
     campaign.renew = campaign.visit is not None
     campaign.resumes += 1
     campaign.take_up = campaign.visit is not None and campaign.visit.state == HOLD
@@ -288,6 +321,7 @@ def _input(campaign: Campaign, event: Noted | Observed | Instructed) -> None:
     if isinstance(event, Instructed):
         if isinstance(event.order, Stop):
             campaign.stopping = True
+            campaign.reverting = campaign.reverting or event.order.revert
         elif isinstance(event.order, Interrupt):
             campaign.interrupted = True
         elif isinstance(event.order, Confirm) and event.order.yes:
@@ -337,6 +371,8 @@ def _learn(campaign: Campaign, answer: Answer) -> None:
         campaign.baseline = read_sections(text)
     elif answer.role == "keep" and isinstance(answer.action, Follow) and isinstance(answer.outcome, Completed):
         campaign.kept = answer.action.key if answer.outcome.status == 0 else ""
+    elif answer.role in ("survey", "apply", "undo") and isinstance(answer.action, Follow):
+        campaign.edits.learnt(answer.role, answer.action.key, text)
     elif answer.role == "bench" and record is not None and isinstance(answer.outcome, Completed):
         record.benchmarks.append(text or "")
     elif answer.role == "accuracy" and campaign.launch is not None and isinstance(answer.outcome, Completed):
@@ -366,6 +402,8 @@ def _request(campaign: Campaign, event: Requested) -> None:
         if action.again and campaign.visit is not None:
             for old in campaign.visit.answers:
                 old.superseded = old.superseded or old.request == action.again
+        if action.job.role == "change" and not action.again:
+            campaign.edits.requested(action.key, action.job.argv)
         if answer.role == "start" and campaign.launch is not None:
             campaign.launch.begin(action.key, campaign.now)
         else:

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from ..guards import passed, unknown, waiting
 from ..observations import Refused
 from ..values import Finding
+from .change import do_change, do_survey
 from .common import Context, Step, known, look_action, owned_action, poll, probe_action, sure
+from .examine import do_test
 from .kill import do_kill
 from .lease import lease_of, refused
 from .measure import do_benchmark, do_profile, do_script
@@ -61,13 +63,16 @@ def do_nothing(context: Context) -> Step:
 
 STEPS: dict[str, Callable[[Context], Step]] = {
     "probe": do_probe,
+    "survey": do_survey,
     "kill": do_kill,
     "clean": do_clean,
+    "change": do_change,
     "launch": do_launch,
     "watch": do_watch,
     "inspect": do_inspect,
     "benchmark": do_benchmark,
     "profile": do_profile,
+    "test": do_test,
     "script": do_script,
     "decide": do_nothing,
     "finally": do_nothing,

@@ -15,6 +15,7 @@ from .accuracy import Accuracy
 from .base import Guard, failed, passed, unknown, waiting
 from .config import EffectiveConfig, EnvApplied, Expr, FileIs, ScriptMatches
 from .engine import EngineIs, FlagsKnown, WeightsHave
+from .evidence import Check, Collected, LogValue, Reached
 from .hardware import GpuCount, GpusBalanced, GpusClean, GpusIdle
 from .lifecycle import Alive, Progressing, Ready, Workers
 from .load import BenchValid, Drafting, Metric
@@ -30,7 +31,8 @@ AnyGuard = Annotated[
     | NoProcess | PortFree | ServerIsOurs | HostUnchanged
     | Alive | Workers | Ready | Progressing | Answers | LogHas | LogLacks
     | EffectiveConfig | EnvApplied | FileIs | WeightsHave | EngineIs | FlagsKnown | ScriptMatches | Expr
-    | BenchValid | Drafting | Metric | Accuracy,
+    | BenchValid | Drafting | Metric | Accuracy
+    | Reached | LogValue | Check | Collected,
     Field(discriminator="guard"),
 ]  # fmt: skip
 
@@ -46,8 +48,10 @@ def judge(guard: Guard, evidence: Evidence) -> Verdict:
 
 
 __all__ = [
-    "Accuracy", "Alive", "Answers", "AnyGuard", "BenchValid", "Drafting", "EffectiveConfig", "EngineIs", "EnvApplied",
-    "Expr", "FileIs", "FlagsKnown", "GpuCount", "GpusBalanced", "GpusClean", "GpusIdle", "GpusSteady", "Guard",
-    "HostUnchanged", "LogHas", "LogLacks", "Metric", "NoProcess", "PortFree", "Progressing", "Ready",
-    "ScriptMatches", "ServerIsOurs", "WeightsHave", "Workers", "failed", "judge", "passed", "unknown", "waiting",
+    "Accuracy", "Alive", "Answers", "AnyGuard", "BenchValid", "Check", "Collected", "Drafting", "EffectiveConfig",
+    "EngineIs",
+    "EnvApplied", "Expr", "FileIs", "FlagsKnown", "GpuCount", "GpusBalanced", "GpusClean", "GpusIdle", "GpusSteady",
+    "Guard", "HostUnchanged", "LogHas", "LogLacks", "LogValue", "Metric", "NoProcess", "PortFree", "Progressing",
+    "Reached", "Ready", "ScriptMatches", "ServerIsOurs", "WeightsHave", "Workers", "failed", "judge", "passed",
+    "unknown", "waiting",
 ]  # fmt: skip

@@ -74,6 +74,11 @@ class Guard(Value):
         """Return the same where the question depends on the server; ``needs`` unless a guard says otherwise."""
         return self.needs()
 
+    def wants(self) -> str:
+        """Say what it asks for, in words: for predictions, which are written down before a test."""
+        options = self.model_dump(mode="json", exclude_defaults=True, exclude={"guard"}, by_alias=True)
+        return " ".join([self.guard, *(f"{name}={value}" for name, value in options.items())])
+
     def patterns(self) -> tuple[str, ...]:
         """Return extended regular expressions (POSIX) of log lines that this guard must get to see."""
         return ()

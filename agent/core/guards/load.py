@@ -309,11 +309,15 @@ class Metric(Guard):
             raise ValueError("a metric needs above, below, or both")
         return self
 
-    def judge(self, evidence: Evidence) -> Verdict:
-        """See the class."""
+    def wants(self) -> str:
+        """See the base class."""
         bounds = [f"above {self.above:g}"] if self.above is not None else []
         bounds += [f"below {self.below:g}"] if self.below is not None else []
-        wanted = f"{self.name} {' and '.join(bounds)}"
+        return f"{self.name} {' and '.join(bounds)}"
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        """See the class."""
+        wanted = self.wants()
         if not evidence.benchmarks:
             return unknown("there is no result of a benchmark", wanted)
         value = metrics_of(evidence).get(self.name)

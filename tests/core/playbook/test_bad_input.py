@@ -124,7 +124,7 @@ ROWS: list[tuple[str, str | bytes, str, int, int, str]] = [
     ("B29 equals", HEAD + "  env: {A=B: x}\n", "E_ENV_NAME", 7, 9, "no ="),
     ("B29 library path", HEAD + "  env: {LD_LIBRARY_PATH: /x}\n", "E_ENV_NAME", 7, 9, "allow_env"),
     ("not yet: on_fail", HEAD + "on_fail: {HOST_OOM: {flags: {a: {add: -0.02}}, attempts: 2}}\n", "E_UNSUPPORTED", 7, 1, "leave it out"),
-    ("not yet: hypotheses", HEAD + "hypotheses: {a: {because: b, change: {flags: {c: 1}}, predict: {metric: m, above: 1.8}}}\n", "E_UNSUPPORTED", 7, 1, "leave it out"),
+    ("hypotheses of no debug campaign", HEAD + "hypotheses: {a: {because: b, change: {flags: {c: 1}}, predict: {metric: m, above: 1.8}}}\n", "E_CONFLICT", 7, 1, "aim: debug"),
     ("not yet: halving", HEAD + "search: {stages: [{name: a, strategy: halving, flags: {b: {sweep: 1..3}}}]}\n", "E_UNSUPPORTED", 7, 39, "grid"),
     ("not yet: optuna", HEAD + "search: {stages: [{name: a, flags: {b: {sweep: 1..3, strategy: optuna}}}]}\n", "E_UNSUPPORTED", 7, 64, "grid"),
     ("a word of a list", HEAD.replace("llamacpp", "llamcpp"), "E_VALUE", 4, 9, "did you mean `llamacpp`?"),

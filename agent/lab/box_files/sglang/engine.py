@@ -55,6 +55,8 @@ def setting_of(
         ids = inner.get("eagle_aux_hidden_state_layer_ids")
         if not inner.get("use_aux_hidden_state", False) or ids != spec["layer_ids"]:
             wiring = "layers"
+        if "lm_head.weight" not in (draft or {}).get("lab_tensors", ()):
+            wiring = "none"  # a head that stays as it was made guesses at random
     return surface.Setting(steps=steps, draft_tokens=draft_tokens, topk=topk, wiring=wiring, tuned=tuned)
 
 

@@ -33,6 +33,15 @@ def read_json(world: World, name: str) -> dict[str, Any]:
     return value
 
 
+def tensors(world: World, name: str) -> list[str]:
+    """Return the names in a checkpoint's index; nobody says when one is missing."""
+    path = world.path(name) / "model.safetensors.index.json"
+    try:
+        return list(json.loads(path.read_text())["weight_map"])
+    except (OSError, ValueError, KeyError):
+        return ["lm_head.weight"]
+
+
 def configure(config: dict[str, Any], world: World) -> tuple[dict[str, Any], list[str]]:
     """Resolve the arguments: ``config`` becomes the scheduler's. Return the tokenizer process's copy and warnings."""
     read_json(world, config["model_path"])
@@ -77,7 +86,8 @@ def run(config: dict[str, Any]) -> int:
         taken = nccl.applied(env, ignored)
         draft = None
         if config["speculative_algorithm"] and config["speculative_algorithm"] != "NGRAM":
-            draft = read_json(world, config["speculative_draft_model_path"] or config["model_path"])
+            path = config["speculative_draft_model_path"] or config["model_path"]
+            draft = {**read_json(world, path), "lab_tensors": tensors(world, path)}
         engine = Engine(world, config, setting_of(config, draft, taken, world.spec), ranks)
         facts: dict[str, Any] = {"model_type": "kimi_k25", "architectures": ["KimiK25ForConditionalGeneration"]}
         serve(engine, top, facts, Startup(engine, env, taken, draft))

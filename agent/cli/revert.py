@@ -1,0 +1,45 @@
+"""``agent revert RUN``: put back everything that a run changed on its hosts; a run that goes on is stopped first."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from agent.cli.run import add_session_options
+
+
+def add(commands: Any) -> None:
+    """Add the command to the command line."""
+    command = commands.add_parser("revert", help="put back everything that a run changed on its hosts")
+    command.add_argument("run", help="its name, a part of it, its folder, or `last`")
+    command.add_argument(
+        "--wait", type=float, default=120.0, metavar="SECONDS", help="for the live controller to finish"
+    )
+    add_session_options(command)
+    command.set_defaults(main=main, yes=False, rebase=False)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Give the order to the live controller; with none, take its place. 3 when something could not be put back."""
+    from agent.cli.folder import find
+    from agent.cli.replay import folded
+    from agent.cli.resume import go_on
+    from agent.cli.status import holder
+    from agent.cli.stop import order_stop
+    from agent.errors import Exit
+
+    run = find(args.runs, args.run)
+    if holder(run) is not None:
+        code = order_stop(run, args.wait, revert=True)
+        if code:
+            return code
+    elif folded(run.journal).edits.in_place():
+        go_on(run, args, revert=True)
+    left = folded(run.journal).edits.in_place()
+    if left:
+        print(
+            f"{len(left)} change{'s are' if len(left) > 1 else ' is'} not taken back; see: agent status {run.id} --host"
+        )
+        return int(Exit.HELD)
+    print(f"nothing that {run.id} changed is in place any more")
+    return 0
