@@ -79,10 +79,9 @@ def read_watch(parts: Iterable[tuple[float, str]]) -> WatchFacts:
                 workers = int(rest)
                 most = max(most, workers)
             elif word == "log":
-                offset, _, line_said = rest.partition(" ")
-                if offset not in seen:  # two watches may have read the same line
-                    log.append((at, line_said))
-                seen.add(offset)
+                if rest not in seen:  # two watches may have read the same line: the same words at the same place
+                    log.append((at, rest.partition(" ")[2]))
+                seen.add(rest)
             elif word == "said":
                 said.append(rest)
     return WatchFacts(state, tuple(health), workers, most, tuple(log), tuple(said))
