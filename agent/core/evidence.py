@@ -118,6 +118,8 @@ class Evidence:
     """States that this trial on this launch was seen to leave by ``pass``."""
     finding: str = ""
     """The class of the first thing that went wrong on this launch; '' = nothing did."""
+    profile: str = ""
+    """Standard output of this trial's profile; '' when none was taken."""
     read: set[str] = field(default_factory=set)
 
     @property
