@@ -68,7 +68,7 @@ def summary(plan: Plan, cost: Forecast, start_s: float) -> dict[str, Any]:
                 "trial": trial.id,
                 "stage": trial.stage,
                 "label": trial.label(),
-                "command": list(kind.argv(plan.server, trial)),
+                "command": [*_container(plan), *kind.argv(plan.server, trial)],
                 "env": trial.env,
             }
             for trial in cost.trials
@@ -144,6 +144,12 @@ def lines(document: dict[str, Any]) -> list[str]:
         out.append(f"  {'':<13} " + "  ".join(f"{outcome} → {target}" for outcome, target in state["on"].items()))
     out += ["", f"at the end: {FINALLY[document['finally']]}"]
     return out
+
+
+def _container(plan: Plan) -> list[str]:
+    """Return what stands before the server's own words where it runs in a container, as people would type it."""
+    box = plan.server.container
+    return [box.engine, "run", *box.options, box.image] if box is not None else []
 
 
 def replaced(conditions: dict[str, Any]) -> str:

@@ -42,10 +42,26 @@ def spec_of(plan: Plan, faults: list[str]) -> LabSpec:
         raise AgentError(what, "see docs/reference/lab.md", "E_LAB", exit=Exit.USAGE) from None
 
 
-def describe(spec: LabSpec) -> str:
-    """Say in a few words what is simulated."""
+def without_container(plan: Plan) -> Plan:
+    """Return the plan for a box that has no container engine: the server is a process of it."""
+    server = plan.server
+    if server.container is None:
+        return plan
+    if not server.command:
+        what = f"the lab has no image {server.container.image}, and nothing else says how the server is started"
+        raise AgentError(what, "write the command that the image runs under `server.command`", "E_LAB", exit=Exit.USAGE)
+    states = tuple(
+        state.model_copy(update={"guards": tuple(guard for guard in state.guards if guard.guard != "image_ready")})
+        for state in plan.states
+    )
+    return plan.model_copy(update={"server": server.model_copy(update={"container": None}), "states": states})
+
+
+def describe(spec: LabSpec, *, contained: bool = False) -> str:
+    """Say in a few words what is simulated; ``contained``: what runs in a container otherwise."""
     faults = f", faults: {', '.join(fault.fault for fault in spec.faults)}" if spec.faults else ""
-    return f"lab: {spec.gpus} simulated GPUs, time ×{spec.time_scale:g}, seed {spec.seed}{faults}"
+    without = ", without the container" if contained else ""
+    return f"lab: {spec.gpus} simulated GPUs, time ×{spec.time_scale:g}, seed {spec.seed}{faults}{without}"
 
 
 def begin(run: RunFolder, spec: LabSpec) -> Path:

@@ -9,7 +9,6 @@ import html
 import math
 from typing import Any
 
-from agent.cli.profile_view import lines, picture
 from agent.cli.report import controller_line, order_line, setting, signal_line, start_line
 from agent.cli.show import interval
 from agent.cli.text import safe
@@ -64,14 +63,7 @@ def page(report: dict[str, Any]) -> str:
     body = [f'<div class="rehearsal">{text(mark)}</div>'] if mark else []
     body += _head(report)
     if "steps" in report:
-        body += [
-            *_decision(report),
-            *_trials(report),
-            *_profiles(report),
-            *_assumptions(report),
-            *_steps(report),
-            *_lists(report),
-        ]
+        body += [*_decision(report), *_trials(report), *_assumptions(report), *_steps(report), *_lists(report)]
     body += _record(report)
     return (
         f'{first}\n<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>\n'
@@ -192,20 +184,6 @@ def _trials(report: dict[str, Any]) -> list[str]:
             ]
         )
     return ["<h2>Trials</h2>", _table(heads, rows)]
-
-
-def _profiles(report: dict[str, Any]) -> list[str]:
-    """Where the time of each profiled trial went, as bars, with the whole of each below."""
-    rows = report["profiles"]
-    if not rows:
-        return []
-    out = ["<h2>Where the time went</h2>", picture(rows)]
-    for row in rows:
-        shown = "\n".join(lines(row))
-        out.append(
-            f"<details><summary>{text(row['trial'])} {text(row['label'])}</summary><pre>{text(shown)}</pre></details>"
-        )
-    return out
 
 
 def _assumptions(report: dict[str, Any]) -> list[str]:

@@ -61,6 +61,9 @@ def main(args: argparse.Namespace) -> int:
     campaign = token_hex(16)
     adopted = left_by(args.runs, args.adopt)
     spec = rehearsal.spec_of(plan, args.lab_fault) if args.lab or args.lab_fault else None
+    contained = plan.server.container is not None
+    if spec is not None and contained:
+        plan = rehearsal.without_container(plan)
     ssh_config: Path | None = args.ssh_config
     if spec is None:
         session.reach(plan, campaign, ssh_config)
@@ -82,7 +85,7 @@ def main(args: argparse.Namespace) -> int:
         adopted=adopted,
         versions=session.versions(),
         controller=session.controller(),
-        rehearsal=rehearsal.describe(spec) if spec is not None else "",
+        rehearsal=rehearsal.describe(spec, contained=contained) if spec is not None else "",
     )
     (run.path / "playbook.path").write_text(str(args.playbook.absolute()))
     trust.keep(trust.of_plan(plan), run.id)
@@ -117,7 +120,6 @@ def load(playbook: Path) -> tuple[bytes, Plan, dict[str, bytes]]:
     from agent.core.campaign.examine import COLLECT
     from agent.core.changes import SCRIPTS
     from agent.core.probes.benchmark import generated_files
-    from agent.core.probes.trace import PARTS, SCRIPT
     from agent.core.resolve import load_plan
 
     text = read_playbook(playbook)
@@ -129,11 +131,10 @@ def load(playbook: Path) -> tuple[bytes, Plan, dict[str, bytes]]:
         return content
 
     plan = load_plan(text, str(playbook), keep)
-    scripts = {name: (resources.files("agent.hosts.scripts") / name).read_bytes() for name in (SCRIPT, *PARTS)}
-    digests = {name: hashlib.sha256(content).hexdigest() for name, content in scripts.items()}
-    files.update({digests[name]: content for name, content in scripts.items()})
-    found = {"sha256": digests.pop(SCRIPT), "files": digests if plan.profile.method == "engine" else {}}
-    plan = plan.model_copy(update={"profile": plan.profile.model_copy(update=found)})
+    profiler = (resources.files("agent.hosts.scripts") / "profile.py").read_bytes()
+    sha256 = hashlib.sha256(profiler).hexdigest()
+    files[sha256] = profiler
+    plan = plan.model_copy(update={"profile": plan.profile.model_copy(update={"sha256": sha256})})
     if plan.debug is not None:
         tools = {name: (resources.files("agent.hosts.scripts") / name).read_bytes() for name in (*SCRIPTS, COLLECT)}
         named = {name: hashlib.sha256(content).hexdigest() for name, content in tools.items()}

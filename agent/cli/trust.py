@@ -161,6 +161,8 @@ def _runs(plan: Plan) -> list[str]:
 
     server = plan.server
     words = [f"{key}={value}" for key, value in server.env.items()]
+    if (box := server.container) is not None:
+        words = [box.engine, "run", *box.options, box.image, *words]
     flags = [f"--{key}" if value is True else f"--{key} {_value(value)}" for key, value in server.flags.items()]
     where = f" (in {server.cwd})" if server.cwd else ""
     out = [f"server, port {server.port}{where}: {' '.join([*words, join(server.command), *flags])}"]

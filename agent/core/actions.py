@@ -163,6 +163,9 @@ class Signal(Action):
     signal: Literal["TERM", "KILL", "INT"]
     targets: tuple[Target, ...] = Field(min_length=1)
     key: str = ""
+    container: str = ""
+    """``ENGINE ID`` of the container that the targets live in and that the playbook named: then its engine sends the
+    signal, and the answer has the id in place of pids."""
 
 
 AnyAction = Annotated[

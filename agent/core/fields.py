@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from .values import parse_duration, parse_percent, parse_size
+from .values import parse_duration, parse_percent
 
 DAY_S = 86_400.0
 UNSET = "unset"
@@ -92,22 +92,6 @@ Percent = Annotated[
 ]
 
 
-def _size(value: object) -> int:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        raise wrong("E_TYPE", "a size has a unit", f"write {value}MiB")
-    try:
-        return parse_size(value if isinstance(value, str) else "")
-    except ValueError:
-        raise wrong("E_TYPE", "a size has a unit", "write 512MiB or 2GiB") from None
-
-
-Size = Annotated[
-    int,
-    PlainValidator(_size),
-    WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?(B|KiB|MiB|GiB|KB|MB|GB)$", "examples": ["512MiB"]}),
-]
-
-
 def _matching(pattern: str, code: str, message: str, remedy: str) -> AfterValidator:
     rule = re.compile(pattern, re.ASCII)
 
@@ -149,6 +133,48 @@ WorkloadName = Annotated[
     StrictStr,
     _matching(r"[a-z][a-z0-9_]{0,23}", "E_NAME", "a workload is a lower-case word, at most 24 signs", "write chat"),
 ]
+
+ImageName = Annotated[
+    StrictStr,
+    _matching(
+        r"[a-z0-9][A-Za-z0-9._:/-]{0,254}(?:@sha256:[0-9a-f]{64})?",
+        "E_NAME",
+        "not the name of an image",
+        "write lmsysorg/sglang:v0.5.9",
+    ),
+]
+
+_OWN_OPTIONS = {
+    **dict.fromkeys(("name",), "write `name` beside `options`"),
+    **dict.fromkeys(("label", "label-file"), "write `labels` beside `options`"),
+    **dict.fromkeys(("env", "env-file"), "write `server: {env: {NAME: value}}`, secrets under `server.secrets`"),
+    "workdir": "write `server: {cwd: /folder/in/it}`",
+    **dict.fromkeys(("detach", "rm", "interactive", "tty", "attach", "cidfile", "pidfile"), "leave it out"),
+    **dict.fromkeys(("detach-keys", "sig-proxy", "replace", "pod", "quiet"), "leave it out"),
+    "restart": "leave it out: a server that ends has ended, and the campaign has to see that",
+    "pull": "leave it out: the image has to be there before a launch",
+    "log-driver": "leave it out: the log is read through the engine",
+}
+_SHORT_OPTIONS = {
+    "v": "volume", "p": "publish", "u": "user", "m": "memory", "e": "env", "w": "workdir", "l": "label",
+    "h": "hostname", "it": "interactive", "d": "detach", "i": "interactive", "t": "tty", "c": "cpu-shares",
+}  # fmt: skip
+
+
+def _option_name(value: str) -> str:
+    if value in _SHORT_OPTIONS:
+        long = _SHORT_OPTIONS[value]
+        raise wrong(
+            "E_FLAG_NAME", "options of the engine have their long names", _OWN_OPTIONS.get(long, f"write {long}")
+        )
+    if not re.fullmatch(r"[a-z][a-z0-9-]{1,63}", value, re.ASCII):
+        raise wrong("E_FLAG_NAME", "an option's name has no dashes before it", "write shm-size")
+    if value in _OWN_OPTIONS:
+        raise wrong("E_CONFLICT", "this option of the engine is the agent's own", _OWN_OPTIONS[value])
+    return value
+
+
+OptionName = Annotated[StrictStr, AfterValidator(_option_name)]
 
 REFUSED_ENV = frozenset(
     {"PATH", "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "BASH_ENV", "ENV", "IFS", "SHELLOPTS", "PS4", "PYTHONSTARTUP"}
@@ -255,6 +281,7 @@ StageFlag = Annotated[
 ]
 StageEnv = Annotated[_Word | _Sweep, _by_shape("in a stage a variable has one value or {sweep: [..]}")]
 EnvValue = StrictStr
+OptionValue = Annotated[_One | _List, _by_shape("an option has one value, or a list of values, each given for itself")]
 
 
 def by_kind(hint: str) -> Discriminator:

@@ -37,7 +37,7 @@ LADDER: tuple[tuple[str, tuple[str, ...], float, dict[str, str]], ...] = (
     ("launch", ("launch",), 1 * _M, {"pass": "health-wait", "fail": "decide", **_LOST, **_AGAIN}),
     ("health-wait", ("watch", "inspect"), 30 * _M, {"pass": "benchmark", "settled": "done", **_SKIPPED, **_AGAIN}),
     ("benchmark", ("benchmark",), 30 * _M, {"pass": "profile", **_SKIPPED, **_AGAIN}),
-    ("profile", ("profile",), 15 * _M, {"pass": "decide", **_SKIPPED, "unknown": "hold"}),
+    ("profile", ("profile",), 10 * _M, {"pass": "decide", **_SKIPPED}),
     ("decide", ("decide",), 1 * _M, {"next": "kill", "same-launch": "benchmark", "finish": "finally"}),
     ("finally", ("finally",), 1 * _M, {"leave": "done", "launch": "kill", "stop": "kill"}),
 )
@@ -106,7 +106,10 @@ def wanted_guards(server: Server, search: Search) -> dict[str, tuple[dict[str, A
     up += ["workers", "gpus_balanced"] if many else []
     up += ["env_applied"] if nccl else []
     rows: dict[str, list[dict[str, Any]]] = {
-        "probe": [{"guard": "gpu_count", "is": server.gpus, "or_more": True}] if gpu else [],
+        "probe": [
+            *([{"guard": "gpu_count", "is": server.gpus, "or_more": True}] if gpu else []),
+            *([{"guard": "image_ready"}] if server.container is not None else []),
+        ],
         "verify-clean": [{"guard": name} for name in (*clean, "no_process", "port_free")],
         "launch": [{"guard": "alive"}],
         "health-wait": [{"guard": name} for name in up],

@@ -35,6 +35,16 @@ class Host(Value):
     address: str
 
 
+class Container(Value):
+    """The container a server runs in. ``options`` are words of ``docker create``, as they are given."""
+
+    engine: Literal["docker", "podman"] = "docker"
+    image: str
+    name: str = ""
+    """'' = one made of the job's key."""
+    options: tuple[str, ...] = ()
+
+
 class Replaces(Value):
     """Whose server may be replaced: all conditions must hold, exactly ``expect`` root processes must match.
 
@@ -46,6 +56,8 @@ class Replaces(Value):
     port: int | None = None
     user: str | None = None
     exe: str | None = None
+    container: str | None = None
+    """Name of a container: then the conditions are met by what runs in it, and it is what is stopped."""
     expect: int = Field(default=1, ge=1, le=64)
 
 
@@ -58,6 +70,7 @@ class Server(Value):
     gpus: int
     """How many GPUs it uses; 0 = none, and no GPU guard applies."""
     command: tuple[str, ...]
+    """Its command line without flags; with a container, what follows the image's name (may be nothing)."""
     flags: dict[str, FlagValue] = {}
     env: dict[str, str] = {}
     secrets: dict[str, str] = {}
@@ -65,6 +78,7 @@ class Server(Value):
     cwd: str | None = None
     replaces: Replaces | None = None
     health: str = "/health"
+    container: Container | None = None
 
 
 class SecretSource(Value):
@@ -156,17 +170,13 @@ class Accuracy(Value):
 
 class Profile(Value):
     """How the server is profiled: ``sample`` (perf record on its process, under load), ``engine`` (its own profiler
-    or timings), or ``off``. ``on`` says which trials: ``base`` = those whose profile a stage's ``when`` may read;
-    ``best`` = also the baseline, and each new best; or all. ``sha256`` is the script, ``files`` what lies beside it.
+    or timings), or ``off``. ``on`` says which trials: all, or only those whose profile a stage's ``when`` may read.
     """
 
     method: Literal["sample", "engine", "off"] = "sample"
-    on: Literal["all", "best", "base"] = "all"
+    on: Literal["all", "base"] = "all"
     seconds: float = 3.0
-    steps: int = Field(default=40, ge=3)
-    keep_bytes: int = Field(default=2**30, ge=0)
     sha256: str = ""
-    files: dict[str, str] = {}
 
 
 class Axis(Value):

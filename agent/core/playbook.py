@@ -17,11 +17,13 @@ from .fields import (
     File,
     FlagName,
     FlagValue,
+    ImageName,
     Name,
+    OptionName,
+    OptionValue,
     Part,
     Port,
     Scalar,
-    Size,
     Timeout,
     by_kind,
 )  # fmt: skip
@@ -46,6 +48,9 @@ class SecretSource(Part):
 class Replaces(Part):
     """The server that may be stopped to make room. At least two kinds of condition, so that it matches no more."""
 
+    container: Name | None = None
+    """Name of the container it runs in; it is stopped through its engine."""
+
     argv: tuple[StrictStr, ...] = ()
     """Words that must each stand in its command line."""
     port: Port | None = None
@@ -56,6 +61,22 @@ class Replaces(Part):
     """The path of its program."""
     expect: Annotated[StrictInt, Field(ge=1, le=64)] = 1
     """How many root processes must match, exactly."""
+
+
+class Container(Part):
+    """The container that the server runs in: what `docker run` would be given, with the long names of its options."""
+
+    engine: Literal["docker", "podman"] = "docker"
+    """Whose command line is used on the host."""
+    image: ImageName
+    """The image. It has to be on the host: a launch fetches nothing."""
+    name: Name | None = None
+    """Name of the container. Default: `agent-` and the key of the launch."""
+    labels: dict[StrictStr, StrictStr] = {}
+    """Labels beside the agent's own."""
+    options: dict[OptionName, OptionValue] = {}
+    """Options of `docker run` by their long names without dashes: `{gpus: all, ipc: host, volume: [/data:/data:ro]}`.
+    `true` writes a bare option, a list the option once for each value."""
 
 
 class Server(Part):
@@ -71,8 +92,11 @@ class Server(Part):
     """Over how many GPUs the model is split; written as the engine's own flag."""
     gpus: Annotated[StrictInt, Field(ge=0, le=1024)] | None = None
     """How many GPUs it uses; 0 = none. Default: `tensor_parallel` for sglang and vllm (1), 0 for others."""
-    command: Annotated[tuple[StrictStr, ...], Field(min_length=1)]
-    """The command line without flags, word for word; no shell reads it."""
+    command: tuple[StrictStr, ...] = ()
+    """The command line without flags, word for word; no shell reads it. In a container, what follows the image:
+    none where the image itself starts the server."""
+    container: Container | None = None
+    """The container it runs in; left out, it is a process of the host."""
     flags: dict[FlagName, FlagValue] = {}
     """Flags by name without dashes. `true` writes a bare flag, `false` and `unset` leave it out."""
     env: dict[EnvName, EnvValue] = {}
@@ -97,14 +121,10 @@ class Profile(Part):
 
     method: Literal["sample", "engine", "off"] = "sample"
     """`sample` looks at its process, `engine` uses its own profiler, `off`."""
-    on: Literal["all", "best", "base"] = "best"
-    """Which trials: those that a `when` reads (`base`), with the baseline and each new best (`best`), or `all`."""
+    on: Literal["all", "base"] = "all"
+    """Which trials."""
     duration: Timeout = 3.0
-    """For how long. SGLang's own profiler goes by `steps`."""
-    steps: Annotated[StrictInt, Field(ge=3, le=10_000)] = 40
-    """Batches that SGLang's own profiler records."""
-    keep: Size = 2**30
-    """Of the traces at most so much stays on the host."""
+    """For how long."""
 
 
 # ---------------------------------------------------------------- states

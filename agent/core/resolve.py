@@ -15,6 +15,7 @@ from . import plan
 from .check import Findings, check_words, read
 from .playbook import Playbook, Replaces
 from .resolve_benchmark import resolve_accuracy, resolve_benchmark
+from .resolve_container import resolve_container
 from .resolve_debug import resolve_debug
 from .resolve_search import changes, check_expressions, given, resolve_search
 from .resolve_states import resolve_guard, resolve_states
@@ -104,11 +105,7 @@ class _Resolver:
                 "benchmark": resolve_benchmark(playbook.benchmark, self.digest, self.findings),
                 "accuracy": resolve_accuracy(playbook.accuracy, server.kind, self.digest, self.findings),
                 "profile": plan.Profile(
-                    method=playbook.profile.method,
-                    on=playbook.profile.on,
-                    seconds=playbook.profile.duration,
-                    steps=playbook.profile.steps,
-                    keep_bytes=playbook.profile.keep,
+                    method=playbook.profile.method, on=playbook.profile.on, seconds=playbook.profile.duration
                 ),
                 "states": states,
                 "debug": resolve_debug(playbook, states, self.digest, self.findings),
@@ -160,6 +157,7 @@ class _Resolver:
             cwd=self.cwd(),
             replaces=self.replaces(own.replaces),
             health=own.health,
+            container=resolve_container(own, flags, self.findings),
         )
 
     def write_flag(self, flags: dict[str, Any], names: Iterable[str], name: str, value: int) -> None:
@@ -196,10 +194,12 @@ class _Resolver:
         path: Path = ("server", "replaces")
         telling = [word for word in own.argv if len(word) > 2 and not _GENERIC.fullmatch(word)]
         exe = bool(own.exe) and not _GENERIC.fullmatch(own.exe or "")
-        if len([one for one in (telling, own.port, own.user, exe) if one]) < 2:
-            remedy = "give two of argv (words that only this server has), port, user and exe"
+        if len([one for one in (telling, own.port, own.user, exe, own.container) if one]) < 2:
+            remedy = "give two of argv (words that only this server has), port, user, exe and container"
             self.findings.add("E_KILL_TOO_BROAD", path, "it would match more than one server", remedy, key=True)
-        return plan.Replaces(argv=own.argv, port=own.port, user=own.user, exe=own.exe, expect=own.expect)
+        return plan.Replaces(
+            argv=own.argv, port=own.port, user=own.user, exe=own.exe, container=own.container, expect=own.expect
+        )
 
     def goal(self) -> plan.Goal:
         own = self.playbook.goal

@@ -61,6 +61,7 @@ ag_log() { # [end]: reads the next piece of the log and prints the lines that ma
     END { print (used > n ? n : used) >count }' "$w/piece"
   read -r n <"$w/count"; off=$((off+n)); [ "$n" -gt 0 ]
 }
+ag_counted() { if [ -f "$d/box" ] && [ -z "$box" ]; then :; else ag_members; fi; } # who carries a log is no worker
 ag_watch() { # KEY EPOCH URL INTERVAL OFFSET [once]: on standard input, in base64, one pattern a line
   ag_base && ag_key "$1" || return
   keep=$2 url=$3 every=$4 off=$5 once=${6-}
@@ -71,7 +72,7 @@ ag_watch() { # KEY EPOCH URL INTERVAL OFFSET [once]: on standard input, in base6
   while :; do
     s=''
     if [ ! -f "$d/exit" ] && ag_sup && ! ag_gone "$sp" && [ "$T" = "$ss" ]; then s="LIVE $sp $ss $su"; else s=$(ag_state); fi
-    case $s in LIVE*|ORPHANED*|STARTING*) ;; *) break;; esac
+    case $s in ORPHANED*) [ ! -f "$d/box" ] || ag_held || ag_rekeep;; LIVE*|STARTING*) ;; *) break;; esac
     [ "$s" = "$state" ] || { state=$s; echo "state $s"; }
     [ -z "$once" ] || break
     if [ -f "$w/health" ]; then read -r c <"$w/health"; rm -f "$w/health"; poller=''
@@ -79,8 +80,11 @@ ag_watch() { # KEY EPOCH URL INTERVAL OFFSET [once]: on standard input, in base6
       if [ "$c" = 200 ]; then next=$((tick+20)); else next=$((tick+2)); fi; fi
     if [ "$url" != - ] && [ -z "$poller" ] && [ $tick -ge $next ]; then
       ag_health "$url" "$w/health" 3<&- </dev/null >/dev/null 2>&1 & poller=$!; fi
-    if [ $((tick%60)) -eq 0 ]; then ag_proven; fi
-    if [ $((tick%4)) -eq 0 ]; then c=$(ag_members | wc -l); c=$((c)); [ "$c" = "$workers" ] || { workers=$c; echo "workers $c"; }; fi
+    # Of a container the engine is asked: often while there is none yet, seldom when its first process is known.
+    if [ $((tick%60)) -eq 0 ] || { [ -f "$d/box" ] && [ $((tick%4)) -eq 0 ] && { [ -z "$box" ] || ag_gone "$cpid"; }; }; then
+      ag_proven
+    fi
+    if [ $((tick%4)) -eq 0 ]; then c=$(ag_counted | wc -l); c=$((c)); [ "$c" = "$workers" ] || { workers=$c; echo "workers $c"; }; fi
     if [ $((tick%60)) -eq 59 ]; then echo "at $off"; ag_keep "$keep"; fi
     ag_log || { ag_pause "$every" && sleep 0.02; }
     tick=$((tick+1))
@@ -91,7 +95,7 @@ ag_watch() { # KEY EPOCH URL INTERVAL OFFSET [once]: on standard input, in base6
   case $s in LIVE*|ORPHANED*|STARTING*) ;; *) # its very last words, whether a pattern knows them or not
     tail -c 4096 "$d/out" 2>/dev/null | tr '\000\r' ' \n' | grep -v '^[[:space:]]*$' | tail -n 5 | cut -c 1-400 | sed 's/^/said /';;
   esac
-  [ ! -d "$d" ] || { ag_proven; c=$(ag_members | wc -l); echo "workers $((c))"; }
+  [ ! -d "$d" ] || { ag_proven; c=$(ag_counted | wc -l); echo "workers $((c))"; }
   [ -z "$poller" ] || kill "$poller" 2>/dev/null
   echo "state $s"
 }

@@ -37,6 +37,8 @@ ag_ungroup() { # takes the group away once nothing is left in it
 }
 ag_exited() {
   [ -f "$d/exit" ] || return 1
+  # Where only the keeper of a container was ended, its own status says nothing of the server.
+  if [ -f "$d/box" ] && [ ! -f "$d/over" ]; then mv -f "$d/exit" "$d/exit.pre"; return 1; fi
   ag_ungroup
   read -r rc at _ <"$d/exit" && ag_number "$rc" && ag_number "$at" && echo "EXITED $rc $at" || echo "UNKNOWN exit"
 }
@@ -50,6 +52,7 @@ ag_state() { # [DIGEST]
     return
   fi
   ag_exited && return # it may have ended between the two looks
+  ag_boxstate && return
   rm -f "$d/env"; ag_ungroup
   ag_sup; case $? in 1) echo "LOST never-started"; return;; 2) echo "UNKNOWN sup"; return;; esac
   if [ "$sb" = "$boot" ]; then echo "LOST died"; else echo "LOST reboot"; fi
@@ -86,7 +89,7 @@ ag_start() { # KEY EPOCH DIGEST TOTAL LENGTH ROLE: on standard input, in base64,
   printf '%-63s\n' '' >"$d/exit.pre" && mv "$in.cmd" "$d/cmd" && ag_put "$d/digest" "$dig" || { rm -rf "$d"; echo "ERR space"; return 74; }
   [ ! -s "$in.env" ] || mv "$in.env" "$d/env" || { rm -rf "$d"; echo "ERR space"; return 74; }
   rm -f "$in" "$in".*
-  printf '%s\n' "$ag_run" >"$d/run" || { rm -rf "$d"; echo "ERR space"; return 74; }
+  if [ "$role" = server ]; then printf '%s\n' "$ag_keeper" >"$d/keep"; fi && printf '%s\n' "$ag_run" >"$d/run" || { rm -rf "$d"; echo "ERR space"; return 74; }
   sync "$d/cmd" "$d/digest" "$d" "$base/runs" 2>/dev/null
   ag_group
   # The lock of the host is closed for the child alone: it is held until the child is there.
@@ -125,7 +128,8 @@ J
 ) >>"$d/out" 2>>"$e" </dev/null; rc=$?
 read -r u l </proc/uptime; printf "%-63s\n" "$rc ${u%.*}" 1<>"$d/exit.pre"; mv "$d/exit.pre" "$d/exit"'
 
-ag_proven() { # sets e: who is in the job's group, and who carries the key in the environment
+ag_proven() { # sets e: who is in the job's group, and who carries the key in the environment; box: where e is all there is
+  box=''; ag_boxed; case $? in 0) box=1; return 0;; 2) return 1;; esac
   e=$(grep -lzxF "AGENT_RUN_KEY=$key" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3 | tr '\n' ' ')
   [ -f "$d/group" ] && read -r g <"$d/group" && [ -d "$g" ] || return 0
   e="$e $(find "$g" -name cgroup.procs -exec cat {} + 2>/dev/null | tr '\n' ' ')"
@@ -134,6 +138,7 @@ ag_members() { # prints "PID START STATE" of the job's processes: proven ones, b
   ag_sup; case $? in 1) sp=0 ss=0 sb=$boot;; 2) return 1;; esac
   [ "$sb" = "$boot" ] || return 0
   mp=0 ms=0; [ ! -f "$d/main" ] || read -r mp ms _ <"$d/main" || :
+  [ -z "$box" ] || sp=0 mp=0 # who carries the log is not the server
   cat /proc/[0-9]*/stat 2>/dev/null | awk -v sp="$sp" -v ss="$ss" -v mp="$mp" -v ms="$ms" -v e="$e" -v me=$$ '
     { s = s $0 " "; x = s; sub(/^.*\) /, "", x); if (split(x, f, " ") < 40) next  # a name may hold a line end
       p = s + 0; s = ""
@@ -154,7 +159,9 @@ ag_owned() { # KEY...
   ag_base || return
   for k; do
     ag_key "$k" || return
-    ag_proven; m=$(ag_members) || { echo "ERR sup of $key cannot be read"; return 70; }
+    ag_proven || { echo "ERR the container engine of $key does not answer"; return 70; }
+    m=$(ag_members) || { echo "ERR sup of $key cannot be read"; return 70; }
+    [ "$m" ] || ag_unbox || { echo "ERR the container of $key cannot be taken away"; return 70; }
     [ "$m" ] || [ ! -f "$d/exit" ] || ag_ungroup
     printf '%s\n' "$m" | while read -r p t z; do
       [ "$p" ] || continue
@@ -203,7 +210,9 @@ ag_signal() { # SIGNAL EPOCH KEY|- PID:START...
   case $sig in TERM|KILL|INT) ;; *) echo "ERR signal"; return 64;; esac
   [ -d "$base" ] || { echo "FENCED 0"; return 75; }
   ag_fence || return
-  own=''; if [ "$k" != - ]; then ag_key "$k" || return; ag_proven; own=$(ag_members) || { echo "ERR sup of $key cannot be read"; return 70; }; fi
+  own='' box=''; if [ "$k" != - ]; then ag_key "$k" || return
+    ag_proven || { echo "ERR the container engine of $key does not answer"; return 70; }
+    own=$(ag_members) || { echo "ERR sup of $key cannot be read"; return 70; }; fi
   line=' ' q=$$; while [ "$q" -gt 1 ]; do line="$line$q "; ag_gone "$q" && break; q=$P; done
   send=''
   for w; do
@@ -216,6 +225,10 @@ ag_signal() { # SIGNAL EPOCH KEY|- PID:START...
     send="$send $p:$t"
   done
   [ "$send" ] || return 0
+  if [ "$box" ]; then # all of them are in the one container, and its engine is who tells it
+    ag_engine kill -s "$sig" "$cid" >/dev/null || { echo "ERR $eng did not signal container $cid"; return 70; }
+    for w in $send; do echo "SENT ${w%%:*}"; done; return
+  fi
   if ag_python; then "$py" -I -c "$ag_pidfd" "$sig" $send && return; r=$?; [ $r -eq 9 ] || return $r; fi
   for w in $send; do p=${w%%:*}
     if ag_gone "$p"; then echo "GONE $p"; elif [ "$T" = "${w##*:}" ] && kill -s "$sig" "$p" 2>/dev/null; then echo "SENT $p"; else echo "REFUSED $p"; fi

@@ -86,6 +86,24 @@ class ClientKeys:
             pairs.extend(loaded)
         return pairs or None
 
+    @staticmethod
+    def locked(options: asyncssh.SSHClientConnectionOptions) -> list[str]:
+        """Return the key files that the configuration names and that only a passphrase opens."""
+        named = options.config.get("IdentityFile", ())
+        stamps = _stamped([str(name) for name in named] if isinstance(named, list) else [])
+        return [stamp[0] for stamp in stamps if _is_locked(stamp)]
+
+
+@cache
+def _is_locked(stamp: tuple[str, int, int]) -> bool:
+    try:
+        asyncssh.read_private_key(stamp[0])
+    except asyncssh.KeyEncryptionError:
+        return True
+    except (OSError, ValueError, asyncssh.KeyImportError) as error:
+        return "passphrase" in str(error).lower()
+    return False
+
 
 @cache
 def _load(stamp: tuple[str, int, int]) -> tuple[asyncssh.SSHKeyPair, ...] | None:

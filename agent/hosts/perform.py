@@ -165,6 +165,9 @@ class Hosts:
                 return self._read(await host.call("status", action.key, timeout_s=CALL_TIMEOUT_S))
             case Owned():
                 return self._read(await host.call("owned", *action.keys, timeout_s=CALL_TIMEOUT_S))
+            case Signal(container=container) if container:
+                words = [action.signal, str(self.epoch(action.host)), *container.split()]
+                return self._read(await host.call("halt", *words, timeout_s=CALL_TIMEOUT_S))
             case Signal():
                 targets = [f"{target.pid}:{target.start}" for target in action.targets]
                 words = [action.signal, str(self.epoch(action.host)), action.key or "-", *targets]

@@ -2,7 +2,7 @@
 # its digest is checked, and it lives in one long-lived shell; nothing is installed. It knows no engine, no GPU
 # and no playbook: it starts jobs at most once, tells their state, and signals only what it can identify.
 #
-# The text comes in two parts: this file is all that a probe needs; lease.sh, job.sh and follow.sh are sent together
+# The text comes in two parts: this file is all that a probe needs; lease.sh, job.sh, box.sh and follow.sh are sent together
 # when first used.
 # Every verb runs in a subshell and answers on standard output; its first word says how it went.
 ag_path=$PATH ag_umask=$(umask) ag_lc=${LC_ALL-} ag_d='' ag_limit=''

@@ -57,6 +57,8 @@ class Sshd:
     process: subprocess.Popen[bytes]
     base: Path
     alias: str = "box"
+    enter: tuple[str, ...] = ()
+    """What stands before its own command line, to start it somewhere else."""
 
     @property
     def config(self) -> Path:
@@ -110,7 +112,7 @@ class Sshd:
         program = sshd_program()
         assert program is not None
         self.process = subprocess.Popen(
-            [program, "-D", "-f", str(self.folder / "sshd_config"), "-E", str(self.folder / "sshd.log")],
+            [*self.enter, program, "-D", "-f", str(self.folder / "sshd_config"), "-E", str(self.folder / "sshd.log")],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -160,7 +162,8 @@ def _server_config(folder: Path, port: int, environment: dict[str, str], lines: 
             "StrictModes no",
             "PrintMotd no",
             "PrintLastLog no",
-            "MaxStartups 100:30:200",
+            # Of this one the last value would win.
+            *(() if any(line.startswith("MaxStartups") for line in lines) else ("MaxStartups 100:30:200",)),
             f"SetEnv {setenv}",
             "",
         )
@@ -198,12 +201,17 @@ def make_folder(folder: Path, *lines: str, home: Path | None = None, environment
 
 @contextlib.contextmanager
 def sshd(
-    folder: Path, *lines: str, home: Path | None = None, environment: dict[str, str] | None = None
+    folder: Path,
+    *lines: str,
+    home: Path | None = None,
+    environment: dict[str, str] | None = None,
+    enter: tuple[str, ...] = (),
 ) -> Iterator[Sshd]:
-    """Run a server in ``folder`` until the block ends."""
+    """Run a server in ``folder`` until the block ends; ``enter`` stands before its command line."""
     server = make_folder(folder, *lines, home=home, environment=environment)
     server.process.wait()
     for attempt in range(3):
+        server.enter = enter
         try:
             server.listen()
             break

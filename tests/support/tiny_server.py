@@ -25,7 +25,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.effects:
         with open(options.effects, "a") as file:  # noqa: PTH123 - one write, as a shell would do it
-            file.write(f"{os.environ.get('AGENT_RUN_KEY', '?')} {os.getpid()}\n")
+            file.write(f"{os.environ.get('AGENT_RUN_KEY') or os.environ.get('AGENT_CONTAINER', '?')} {os.getpid()}\n")
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     began = time.monotonic()
 

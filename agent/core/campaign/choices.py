@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import Exit
+from .. import containers
 from ..events import Concluded, Proposed, Scored
 from ..expressions import compile as compile_expression
 from ..plan import State, Trial
@@ -132,8 +133,7 @@ def _past(campaign: Campaign, record: Record) -> Past:
         return Past(record.trial)
     value = scored.values.get(metric) if scored.valid else None
     deviation = scored.deviations.get(metric, 0.0)
-    found = Score(value, scored.finding, deviation, max(1, scored.repeats), scored.profile, scored.kernels, scored.busy)
-    return Past(record.trial, found)
+    return Past(record.trial, Score(value, scored.finding, deviation, max(1, scored.repeats), scored.profile))
 
 
 def score(campaign: Campaign, record: Record) -> Scored:
@@ -148,7 +148,10 @@ def score(campaign: Campaign, record: Record) -> Scored:
     effective = ""
     if launch is not None and launch.inspected:
         found = kind_of(campaign.server.kind).effective(launch.inspected, tuple(launch.log))
-        effective = digest({key: str(value) for key, value in found.values.items()})[:16] if found else ""
+        values = (dict(found.values) if found else {}) | containers.effective(launch.inspected, launch.key)
+        effective = (
+            digest({key: str(value) for key, value in values.items()})[:16] if found is not None or values else ""
+        )
     return Scored(
         trial=record.trial.id,
         launch=record.launch,
@@ -158,9 +161,6 @@ def score(campaign: Campaign, record: Record) -> Scored:
         deviations={name: rounded(sd([table[name] for table in tables])) for name in names if len(tables) > 1},
         repeats=len(results),
         profile={name: rounded(share) for name, share in profile.shares.items()} if profile else {},
-        kernels={name: rounded(share) for name, share in profile.kernels.items()} if profile else {},
-        busy=rounded(profile.busy) if profile and profile.busy is not None else None,
-        unprofiled=profile.why if profile and not profile.shares else "",
         effective=effective,
     )
 

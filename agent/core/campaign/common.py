@@ -111,7 +111,8 @@ def probe_action(context: Context) -> Probe:
 def look_action(context: Context, *names: str) -> Probe:
     """Look at some of it only: what a survey that is made again and again has to know."""
     server = context.evidence.server
-    parts = tuple(section for section in host_probe(server) if section.name in names)
+    wanted = {*names, "containers"} if "processes" in names else set(names)
+    parts = tuple(section for section in host_probe(server) if section.name in wanted)
     return Probe(host=server.host, sections=(*parts, *needs(context, parts)))
 
 

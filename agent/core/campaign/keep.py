@@ -7,12 +7,15 @@ it (mode 0600): an environment holds secrets, and the journal must not.
 from __future__ import annotations
 
 from ..actions import Job
+from ..containers import resumed
 from .common import Context, Step, run_job
 
 KEEP = """\
 umask 077
 same() { IFS= read -r line </proc/$1/stat && set -- "$2" ${line##*) } && [ "${21}" = "$1" ]; }
 same "$1" "$2" || exit 3
+# What lives in a container has its paths there: started out here it would be something else.
+[ "$(readlink "/proc/$1/ns/mnt")" = "$(readlink /proc/self/ns/mnt)" ] || exit 6
 cat "/proc/$1/environ" >"$AGENT_JOB/kept.env" && cat "/proc/$1/cmdline" >"$AGENT_JOB/kept.argv" || exit 4
 readlink "/proc/$1/cwd" >"$AGENT_JOB/kept.cwd" || exit 4
 [ -s "$AGENT_JOB/kept.argv" ] || exit 5
@@ -44,6 +47,9 @@ def keep(context: Context, pid: int, start: int) -> Step:
     return run_job(context, "keep", Job(role="script", argv=argv), 20.0, 0)
 
 
-def restored(key: str) -> Job:
-    """Return the job that starts what was kept under ``key``."""
-    return Job(role="server", argv=("sh", "-c", RESTORE, "restore", key))
+def restored(kept: str) -> Job:
+    """Return the job that starts what was kept: ``ENGINE ID`` of a container, or the key of the job that kept it."""
+    engine, space, container = kept.partition(" ")
+    if space:
+        return resumed(engine, container)
+    return Job(role="server", argv=("sh", "-c", RESTORE, "restore", kept))

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..actions import Action, Ask, Owned, Signal, Start, Target
+from ..containers import replaced
 from ..evidence import Answer
 from ..guards import failed, passed, unknown, waiting
 from ..observations import Completed, read_owned
 from ..probes import processes as procs
 from ..probes import sockets as socks
+from ..probes.containers import Container as Running
+from ..probes.containers import read_containers
 from ..values import Finding, Verdict, digest
 from .common import TRIES, Context, Step, again, known, look_action, owned_action, poll
 from .keep import keep
@@ -29,6 +32,8 @@ class Prey:
     lines: tuple[str, ...]
     roots: tuple[Target, ...]
     stuck: tuple[str, ...]
+    container: Running | None = None
+    """The container that the named ones live in; it is what is stopped."""
 
     @property
     def any(self) -> bool:
@@ -55,6 +60,7 @@ def _prey(context: Context) -> Prey | None:
                 stuck.append(f"pid {owned.pid} {owned.argv[:60]}")
     named: list[Target] = []
     roots: tuple[Target, ...] = ()
+    container = None
     # On the way to an end nothing is to be launched here: what the playbook names may stay.
     replaces = context.evidence.server.replaces if not _is_last(context) else None
     if replaces is not None:
@@ -62,14 +68,26 @@ def _prey(context: Context) -> Prey | None:
         listeners = socks.read_listeners(sections.get("sockets")) if sections is not None else None
         if table is None or listeners is None:
             return None
+        assert sections is not None
         listed = _listed(context)
         if listed:
             # Only the list that was confirmed: whatever came since is for verify-clean to find, not to be ended.
             found = [process for process in table if process.identity in listed]
         else:
-            matches = [p for p in procs.match_replaces(table, listeners, replaces) if p.identity not in seen]
+            matched = replaced(sections, replaces)
+            if matched is None:
+                return None
+            matches = [p for p in matched if p.identity not in seen]
             roots = tuple(Target(pid=root.pid, start=root.start) for root in matches if root.start > 0)
             found = [process for root in matches for process in procs.tree(table, root)]
+        if replaces.container is not None:
+            running = read_containers(sections.get("containers"))
+            ids = {named_container.partition(" ")[2] for named_container in _halted(context)}
+            container = next(
+                (one for one in running or () if one.id in ids or (roots and one.pid == roots[0].pid)), None
+            )
+            if container is not None:
+                lines.append(f"container {container.name} ({container.tool} {container.id[:12]}): stopped, not removed")
         for process in found:
             if process.identity in seen or not process.living or process.start <= 0:
                 continue
@@ -78,7 +96,9 @@ def _prey(context: Context) -> Prey | None:
             lines.append(f"{process.user}: pid {process.pid} {process.title[:120]}")
             if process.state[:1] == "D":
                 stuck.append(f"pid {process.pid} {process.title[:60]}")
-    return Prey({key: tuple(found) for key, found in own.items()}, tuple(named), tuple(lines), roots, tuple(stuck))
+    return Prey(
+        {key: tuple(found) for key, found in own.items()}, tuple(named), tuple(lines), roots, tuple(stuck), container
+    )
 
 
 def _is_last(context: Context) -> bool:
@@ -96,6 +116,12 @@ def _listed(context: Context) -> frozenset[tuple[int, int]]:
         if isinstance(action, Signal) and not action.key
         for target in action.targets
     )
+
+
+def _halted(context: Context) -> list[str]:
+    """Return the containers that were signalled in this visit."""
+    actions = [answer.action for answer in context.visit.of("signal")]
+    return [action.container for action in actions if isinstance(action, Signal) and action.container]
 
 
 def do_kill(context: Context) -> Step:
@@ -121,7 +147,11 @@ def do_kill(context: Context) -> Step:
         return Step(done=True, verdict=passed(f"{_ended(context)} ended, none is left" if sent else "nothing to end"))
     if prey.named and (step := _permission(context, prey)) is not None:
         return step
-    if prey.named and context.evidence.plan.finally_ == "restore" and len(prey.roots) == 1:
+    if prey.container is not None and prey.container.auto_remove and context.evidence.plan.finally_ == "restore":
+        saw = f"container {prey.container.name} was started with --rm: once it is stopped it is gone"
+        remedy = "write `finally: winner` or `finally: stop`; nothing was signalled"
+        return Step(done=True, verdict=failed(Finding.FOREIGN, saw, "a container that can be started again", remedy))
+    if prey.named and prey.container is None and _is_kept(context, prey):
         kept = keep(context, prey.roots[0].pid, prey.roots[0].start)
         if not kept.done:
             return kept
@@ -158,6 +188,11 @@ def end_jobs(context: Context) -> Step:
     lines = tuple(f"ours: pid {owned.pid} {owned.argv[:120]}" for owned in found)
     stuck = tuple(f"pid {owned.pid} {owned.argv[:60]}" for owned in found if owned.state == "D")
     return _next_signal(context, Prey(own, (), lines, (), stuck))
+
+
+def _is_kept(context: Context, prey: Prey) -> bool:
+    """Whether the one server that goes is to come back in the end."""
+    return context.evidence.plan.finally_ == "restore" and len(prey.roots) == 1
 
 
 def _ended(context: Context) -> str:
@@ -231,5 +266,6 @@ def _next_signal(context: Context, prey: Prey) -> Step:
         ("signal", Signal(host=host, signal=word, targets=targets, key=key)) for key, targets in prey.own.items()
     ]
     if prey.named:
-        asks.append(("signal", Signal(host=host, signal=word, targets=prey.named)))
+        where = f"{prey.container.tool} {prey.container.id}" if prey.container is not None else ""
+        asks.append(("signal", Signal(host=host, signal=word, targets=prey.named, container=where)))
     return Step(ask=[*asks, *again(context)])

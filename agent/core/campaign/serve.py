@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ..actions import Job, Probe, Start, Status, Wait, Watch
+from ..containers import PATTERNS, contained
 from ..guards import Ready, judge, unknown
 from ..observations import read_job_state
+from ..probes.containers import containers_section
 from ..probes.host import host_probe
 from ..servers import kind_of
 from ..values import Finding, Result
@@ -24,7 +26,10 @@ def do_launch(context: Context) -> Step:
         job = restored(context.campaign.kept)
     else:
         argv, env = kind.argv(server, trial), trial.env
-        job = Job(role="server", argv=argv, env=env, cwd=server.cwd, secrets=server.secrets)
+        if server.container is not None:
+            job = contained(server, argv, env)
+        else:
+            job = Job(role="server", argv=argv, env=env, cwd=server.cwd, secrets=server.secrets)
     if not launch.key or context.last("start") is not None:
         return start_job(context, "start", job)
     # An earlier attempt at this launch got as far as a start: what became of that comes first.
@@ -51,7 +56,8 @@ def watch_action(context: Context, url: str = "") -> Watch:
     guards = [guard for state in plan.states for guard in (*state.guards, *state.observe)]
     guards += plan.debug.guards() if plan.debug is not None else ()
     extra = dict.fromkeys(pattern for guard in guards for pattern in guard.patterns())
-    return Watch(host=server.host, key=context.launch.key, url=url, patterns=(*kind.watch_patterns(), *extra))
+    engine = PATTERNS if server.container is not None else ()
+    return Watch(host=server.host, key=context.launch.key, url=url, patterns=(*kind.watch_patterns(), *engine, *extra))
 
 
 def do_watch(context: Context) -> Step:
@@ -76,7 +82,9 @@ def do_inspect(context: Context) -> Step:
         return Step(done=lost or known(watch))
     server = context.evidence.server
     wanted = {section.name: section for section in host_probe(server)}
-    sections = [wanted[name] for name in ("processes", "sockets", "gpus") if name in wanted]
+    sections = [wanted[name] for name in ("processes", "sockets", "gpus", "containers") if name in wanted]
+    if server.container is not None and "containers" not in wanted:
+        sections.append(containers_section(server.container.engine))
     inspect = (*context.evidence.kind.inspect(server, context.trial), *sections)
     inspect = (*inspect, *needs(context, inspect))
     return sure(context, "inspect", Probe(host=server.host, sections=inspect, timeout_s=90))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ..actions import Acquire, Cancel, Follow, Start, Status
+from ..actions import Acquire, Cancel, Follow, Signal, Start, Status
 from ..events import (
     Concluded,
     Confirm,
@@ -179,7 +179,7 @@ class Campaign:
     adopted: tuple[str, ...] = ()
     """Keys of servers that other runs left and that are ours to end; none once the host was verified clean."""
     kept: str = ""
-    """Key of the job that kept the command of the server we replaced; '' = none was kept."""
+    """Key of the job that kept the command of the server we replaced, or ``ENGINE ID`` of its container; '' = none."""
     leased: bool = False
     """We hold the host's lease, as far as its last answer tells."""
     confirmed: set[str] = field(default_factory=set)
@@ -373,12 +373,16 @@ def _learn(campaign: Campaign, answer: Answer) -> None:
         campaign.kept = answer.action.key if answer.outcome.status == 0 else ""
     elif answer.role in ("survey", "apply", "undo") and isinstance(answer.action, Follow):
         campaign.edits.learnt(answer.role, answer.action.key, text)
+    elif isinstance(answer.action, Signal) and answer.action.container and isinstance(answer.outcome, Completed):
+        campaign.kept = answer.action.container
     elif answer.role == "bench" and record is not None and isinstance(answer.outcome, Completed):
         record.benchmarks.append(text or "")
     elif answer.role == "accuracy" and campaign.launch is not None and isinstance(answer.outcome, Completed):
         campaign.launch.answers = text or ""
     elif answer.role == "sample" and record is not None and text is not None:
         record.profile = text
+        if campaign.launch is not None:
+            campaign.launch.profiled = True
 
 
 def _recover(campaign: Campaign, answer: Answer, request: str, text: str | None) -> None:
@@ -397,8 +401,6 @@ def _request(campaign: Campaign, event: Requested) -> None:
         campaign.visit.answers.append(answer)
     action = event.action
     if isinstance(action, Start):
-        if action.job.role == "profile" and campaign.launch is not None:
-            campaign.launch.profiled = True  # from its start on nothing is measured on this launch any more
         if action.again and campaign.visit is not None:
             for old in campaign.visit.answers:
                 old.superseded = old.superseded or old.request == action.again
@@ -428,8 +430,7 @@ def _move(campaign: Campaign, event: Moved) -> None:
             launch.gone = bool(launch.key)
     if "watch" in words and campaign.launch is not None and campaign.launch.health_s is None:
         campaign.launch.health_s = campaign.now - campaign.launch.asked_s
-    anew = event.source in (event.state, HOLD) and "benchmark" in _words(campaign, event.state)
-    if (anew or event.outcome == "lost") and record is not None:
+    if (event.source in (event.state, HOLD) or event.outcome == "lost") and record is not None:
         record.benchmarks.clear()  # a new attempt measures anew
     where = (event.trial, event.launch, event.state)
     campaign.visits[where] = campaign.visits.get(where, 0) + 1

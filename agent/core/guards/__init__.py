@@ -14,7 +14,7 @@ from ..values import Verdict
 from .accuracy import Accuracy
 from .base import Guard, failed, passed, unknown, waiting
 from .config import EffectiveConfig, EnvApplied, Expr, FileIs, ScriptMatches
-from .engine import EngineIs, FlagsKnown, WeightsHave
+from .engine import EngineIs, FlagsKnown, ImageReady, WeightsHave
 from .evidence import Check, Collected, LogValue, Reached
 from .hardware import GpuCount, GpusBalanced, GpusClean, GpusIdle
 from .lifecycle import Alive, Progressing, Ready, Workers
@@ -30,8 +30,8 @@ AnyGuard = Annotated[
     GpusClean | GpusIdle | GpusBalanced | GpusSteady | GpuCount
     | NoProcess | PortFree | ServerIsOurs | HostUnchanged
     | Alive | Workers | Ready | Progressing | Answers | LogHas | LogLacks
-    | EffectiveConfig | EnvApplied | FileIs | WeightsHave | EngineIs | FlagsKnown | ScriptMatches | Expr
-    | BenchValid | Drafting | Metric | Accuracy
+    | EffectiveConfig | EnvApplied | FileIs | WeightsHave | EngineIs | ImageReady | FlagsKnown
+    | ScriptMatches | Expr | BenchValid | Drafting | Metric | Accuracy
     | Reached | LogValue | Check | Collected,
     Field(discriminator="guard"),
 ]  # fmt: skip
@@ -51,7 +51,7 @@ __all__ = [
     "Accuracy", "Alive", "Answers", "AnyGuard", "BenchValid", "Check", "Collected", "Drafting", "EffectiveConfig",
     "EngineIs",
     "EnvApplied", "Expr", "FileIs", "FlagsKnown", "GpuCount", "GpusBalanced", "GpusClean", "GpusIdle", "GpusSteady",
-    "Guard", "HostUnchanged", "LogHas", "LogLacks", "LogValue", "Metric", "NoProcess", "PortFree", "Progressing",
-    "Reached", "Ready", "ScriptMatches", "ServerIsOurs", "WeightsHave", "Workers", "failed", "judge", "passed",
-    "unknown", "waiting",
+    "Guard", "HostUnchanged", "ImageReady", "LogHas", "LogLacks", "LogValue", "Metric", "NoProcess", "PortFree",
+    "Progressing", "Reached", "Ready", "ScriptMatches", "ServerIsOurs", "WeightsHave", "Workers", "failed",
+    "judge", "passed", "unknown", "waiting",
 ]  # fmt: skip

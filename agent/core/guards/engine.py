@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Literal
 import re2
 from pydantic import Field, field_validator
 
+from .. import containers
+from ..probes.containers import containers_section, read_containers, read_image
 from ..probes.engine import (
-    containers_section,
     engine_section,
     flags_section,
-    read_containers,
     read_engine,
     read_flags,
     read_weights,
@@ -90,15 +90,47 @@ class EngineIs(Guard):
     def _image(self, evidence: Evidence, saw: str) -> Verdict:
         if self.image is None:
             return passed(saw)
-        containers = read_containers(_section(evidence, "containers"))
-        if containers is None:
+        running = read_containers(_section(evidence, "containers"))
+        if running is None:
             return unknown("which containers run is not known", f"image {self.image}")
         wanted = self.image.removeprefix("sha256:")
-        for container in containers:
+        for container in running:
             if container.image.removeprefix("sha256:").startswith(wanted):
                 return passed(f"{saw}; {container.tool} container {container.id[:12]} ({container.name})")
-        found = names([f"{container.name} {container.image[:19]}" for container in containers]) or "none"
+        found = names([f"{container.name} {container.image[:19]}" for container in running]) or "none"
         return failed(Finding.UNSUPPORTED, f"containers: {found}", f"image {self.image}")
+
+
+class ImageReady(Guard):
+    """The image of the server's container is on the host, and its engine answers: a launch fetches nothing."""
+
+    guard: Literal["image_ready"] = "image_ready"
+    digest: str | None = Field(default=None, pattern=r"^(sha256:)?[0-9a-f]{12,64}$")
+    """Which image it must be: its id, its digest in the registry, or the beginning of either."""
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        """See the class."""
+        own = evidence.server.container
+        if own is None:
+            return failed(Finding.CONFIG_INVALID, "the server runs in no container", "`server.container`")
+        found = read_image(_section(evidence, "image"))
+        if found is None:
+            return unknown(f"{own.engine} was not asked for {own.image}", "the image")
+        if found.problem == "absent":
+            remedy = f"install {own.engine} there, or name the other: `engine: podman`"
+            return failed(Finding.UNSUPPORTED, f"the host has no {own.engine}", own.engine, remedy)
+        if found.problem == "silent":
+            remedy = "see whether its daemon runs, and whether the login may use it (group docker)"
+            return failed(Finding.UNSUPPORTED, f"{own.engine} does not answer: {found.said}", "an answer", remedy)
+        if found.problem:
+            remedy = f"fetch it there first: {own.engine} pull {own.image}"
+            return failed(Finding.UNSUPPORTED, f"the image {own.image} is not on the host", "the image", remedy)
+        wanted = (self.digest or "").removeprefix("sha256:")
+        known = [found.id, *(digest.rpartition("sha256:")[2] for digest in found.digests)]
+        if wanted and not any(one.startswith(wanted) for one in known):
+            remedy = "name it by its digest (image@sha256:…), or fetch the one that is meant"
+            return failed(Finding.CONFIG_OVERRIDDEN, f"{own.image} is {found.id[:12]}", wanted[:12], remedy)
+        return passed(f"{own.image} is image {found.id[:12]}")
 
 
 class WeightsHave(Guard):
@@ -149,13 +181,6 @@ class WeightsHave(Guard):
         return passed(f"{len(found.tensors)} tensors in {len(found.shards)} files")
 
 
-def _is_engine(server: Server) -> bool:
-    """Whether the command line is the engine's own, not that of a script around it."""
-    own = kind_of(server.kind).identity_argv
-    words = [word.rsplit("/", 1)[-1] for word in server.command]
-    return any(name in word for name in own for word in words[:4]) or words[:2] == [server.kind, "serve"]
-
-
 class FlagsKnown(Guard):
     """Every flag of the server and of the search is one that the installed server lists in its own help."""
 
@@ -164,19 +189,17 @@ class FlagsKnown(Guard):
     """A help with fewer flags than this is none."""
 
     def asks(self, server: Server) -> tuple[Section, ...]:
-        """See the base class. A program of another name is not asked: it may take no notice and start the server."""
-        if not _is_engine(server):
-            return ()
-        return (flags_section(server.command, kind_of(server.kind).help_words, server.env, server.cwd or ""),)
+        """See the base class."""
+        command, cwd = server.command, server.cwd or ""
+        if server.container is not None:
+            command, cwd = containers.once(server.container, command, server.env), ""
+        return (flags_section(command, kind_of(server.kind).help_words, server.env, cwd),)
 
     def judge(self, evidence: Evidence) -> Verdict:
         """See the class."""
         found = read_flags(_section(evidence, "flags"))
         if found is None:
-            saw = "the server was not asked for its flags"
-            if not _is_engine(evidence.server):
-                saw = f"{evidence.server.command[0]} is not asked for its flags: it might start the server instead"
-            return unknown(saw, "its help")
+            return unknown("the server was not asked for its flags", "its help")
         known, status, last = found
         if len(known) < self.fewest:
             return unknown(f"its help lists {len(known)} flags (status {status}): {last[:120]}", "its help")
@@ -192,9 +215,7 @@ class FlagsKnown(Guard):
         ]
         own = getattr(evidence.kind, "canonical", str)
         wrong = [
-            name
-            for name in dict.fromkeys(asked)
-            if not {name.lstrip("-").replace("_", "-").partition(".")[0], str(own(name)).partition(".")[0]} & known
+            name for name in dict.fromkeys(asked) if not {name.lstrip("-").replace("_", "-"), str(own(name))} & known
         ]
         if not wrong:
             return passed(f"all {len(set(asked))} flags are among the {len(known)} that it lists")

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import re2
 from pydantic import Field
 
+from ..containers import of_job
+from ..probes.containers import read_containers
 from ..probes.logs import without_stamp
-from ..probes.processes import read_processes, session
+from ..probes.processes import descendants, read_processes, session
 from ..values import Finding, Result, Verdict, duration_text
 from .base import Guard, Seconds, failed, names, passed, unknown, waiting
 from .view import first_fatal, job_state, log_lines
@@ -170,7 +172,9 @@ class Workers(Guard):
         launched = evidence.launched
         if processes is None or launched is None:
             return []
-        titles = [p.title for p in session(processes, launched.pid, launched.start) if p.living]
+        boxed = of_job(read_containers((sections or {}).get("containers")), evidence.launch_key)
+        members = descendants(processes, boxed.pid or 0) if boxed else session(processes, launched.pid, launched.start)
+        titles = [p.title for p in members if p.living]
         return missing_ranks(titles, evidence.server.gpus)
 
 

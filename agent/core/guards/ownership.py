@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from ..containers import LABEL, of_job, strangers
+from ..probes.containers import read_containers, read_image
 from ..probes.gpu import read_apps, read_gpus
 from ..probes.host import read_host, read_nccl_conf
 from ..probes.processes import Process, read_processes, session
-from ..probes.sockets import listening, read_listeners
+from ..probes.sockets import Listener, listening, read_listeners
 from ..values import Finding, Verdict
 from .base import Guard, Seconds, failed, names, passed, unknown, waiting
 from .view import Mine, UnreadableError, describe, leased, mine, still_settling
@@ -144,10 +146,12 @@ class ServerIsOurs(Guard):
         if launched is None or launched.pid <= 1:
             return unknown("the identity of the launched job is not known", "a listener of our job")
         found = listening(listeners, port)
-        if not found:
+        if not found and evidence.server.container is None and not _is_restored(evidence):
             remedy = "the health address answers for something else, or the server closed its port again"
             return failed(Finding.SERVER_NOT_READY, f"nobody listens on port {port}", "a listener of our job", remedy)
         pids = sorted({pid for listener in found for pid in listener.pids or ()})
+        if evidence.server.container is not None or _is_restored(evidence):
+            return self._container(evidence, sections or {}, found, processes)
         if not pids:
             return unknown(f"who listens on port {port} is not visible to us", "a listener of our job")
         kin = {process.pid for process in session(processes, launched.pid, launched.start)}
@@ -161,6 +165,39 @@ class ServerIsOurs(Guard):
         saw = f"pid {pids[0]} of our job {launched.pid} listens on port {port}"
         return self._identity(evidence, sections or {}, saw)
 
+    def _container(
+        self,
+        evidence: Evidence,
+        sections: Mapping[str, SectionResult],
+        found: Sequence[Listener],
+        processes: Sequence[Process],
+    ) -> Verdict:
+        """Judge a server in a container: by label and id, and by who listens or forwards there."""
+        port, engine = evidence.server.port, evidence.server.container.engine if evidence.server.container else "docker"
+        running = read_containers(sections.get("containers"))
+        if running is None:
+            return unknown(f"{engine} did not say which containers run", "our container")
+        own = of_job(running, evidence.launch_key)
+        if own is None and evidence.server.replaces is not None and _is_restored(evidence):
+            own = next((one for one in running if one.name == evidence.server.replaces.container), None)
+        if own is None:
+            saw = f"no running container, or more than one, has the label {LABEL}={evidence.launch_key}"
+            return failed(Finding.SERVER_NOT_READY, saw, "the container of our job")
+        others, answers = strangers(own, port, found, processes)
+        name = f"container {own.id[:12]} ({own.name})"
+        if others:
+            by_pid = {process.pid: process for process in processes}
+            who = describe(by_pid[pid] for pid in others if pid in by_pid) or names([str(pid) for pid in others])
+            remedy = "another server answers on this port: whatever it says is not about the one we launched"
+            saw = f"port {port} is served by {who}, not by {name}"
+            return failed(Finding.FOREIGN_SERVER, saw, "a listener of our container", remedy, (Finding.PORT_IN_USE,))
+        if not answers:
+            if any(listener.pids is None for listener in found):
+                return unknown(f"who listens on port {port} is not visible to us", "a listener of our container")
+            remedy = "publish the port, or give the container the network of the host"
+            return failed(Finding.SERVER_NOT_READY, f"{name} does not listen on port {port}", "that it does", remedy)
+        return self._identity(evidence, sections, f"{name} of {own.tool} answers on port {port}")
+
     def _identity(self, evidence: Evidence, sections: Mapping[str, SectionResult], saw: str) -> Verdict:
         """Compare what the server says of itself, where it does."""
         if evidence.trial is None:
@@ -172,6 +209,13 @@ class ServerIsOurs(Guard):
                 remedy = "another server, or another model, answers under our port"
                 return failed(Finding.FOREIGN_SERVER, f"{saw}, and says {key} {says[key]}", f"{key} {wanted}", remedy)
         return passed(saw)
+
+
+def _is_restored(evidence: Evidence) -> bool:
+    """Whether this is the container that was there before us, started again."""
+    replaces = evidence.server.replaces
+    restored = evidence.trial is not None and evidence.trial.of == "replaced"
+    return restored and replaces is not None and replaces.container is not None
 
 
 class HostUnchanged(Guard):
@@ -192,6 +236,9 @@ class HostUnchanged(Guard):
         files = (read_nccl_conf(evidence.baseline.get("nccl_conf")), read_nccl_conf(sections.get("nccl_conf")))
         if files[0] is not None and files[1] is not None and files[0] != files[1]:
             changed.append(f"NCCL files {files[0]} -> {files[1]}")
+        images = [read_image(looked.get("image")) for looked in (evidence.baseline, sections)]
+        if images[0] is not None and images[1] is not None and images[0].id != images[1].id:
+            changed.append(f"image {images[0].id[:12] or 'none'} -> {images[1].id[:12] or 'none'}")
         if not changed:
             return passed(f"{now.hostname}, boot {now.boot[:8]}")
         remedy = "measurements before and after this cannot be compared: start a new run"

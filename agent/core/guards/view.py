@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..containers import cause as container_cause
+from ..containers import replaced
 from ..observations import JobState, SectionResult, read_job_state, read_owned, read_sections
 from ..probes.gpu import Gpu, GpuTable, read_apps, read_gpus
-from ..probes.processes import Process, match_replaces, read_processes, session, tree
-from ..probes.sockets import read_listeners
+from ..probes.processes import Process, read_processes, session, tree
 from ..values import Finding
 
 if TYPE_CHECKING:
@@ -69,10 +70,12 @@ def replaced_processes(
     processes = read_processes(sections.get("processes"))
     if processes is None:
         raise UnreadableError("the list of processes cannot be read")
-    roots = match_replaces(processes, read_listeners(sections.get("sockets")), replaces)
+    roots = replaced(sections, replaces)
+    if roots is None:
+        raise UnreadableError("which containers run cannot be read")
     found = {process.pid: process for root in roots for process in tree(processes, root)}
     before = read_processes(evidence.baseline.get("processes")) or ()
-    first = match_replaces(before, read_listeners(evidence.baseline.get("sockets")), replaces)
+    first = replaced(evidence.baseline, replaces) or ()
     same_boot = boot_of(evidence.baseline) == boot_of(sections)
     for root in first if same_boot else ():
         known = {process.identity for process in tree(before, root)}
@@ -141,7 +144,7 @@ def baseline_mib(evidence: Evidence, gpu: Gpu, driver_mib: int = 0) -> int:
     replaces = evidence.server.replaces
     if replaces is None:
         return before.used_mib
-    roots = match_replaces(processes, read_listeners(evidence.baseline.get("sockets")), replaces)
+    roots = replaced(evidence.baseline, replaces)
     if not roots:
         return before.used_mib
     apps = read_apps(evidence.baseline.get("gpu_apps"))
@@ -226,6 +229,8 @@ def cause_of(kind: ServerKind, lines: Iterable[str], *, dead: bool) -> tuple[Fin
         fatal = fatal or (reason(line) if reason is not None else None)
         if fatal is not None:
             found.append((fatal.finding, fatal.line))
+        elif (engine := container_cause(line)) is not None:
+            found.append(engine)
     if not found or not dead:
         return None
     cause = next((pair for pair in found if pair[0] is not Finding.CRASH), found[0])

@@ -1,8 +1,7 @@
-"""Which engine is there: versions of its packages, the state of its source tree, containers, keys of checkpoints."""
+"""Which engine is there: versions of its packages, the state of its source tree, keys of checkpoints."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -113,68 +112,6 @@ def read_flags(result: SectionResult | None) -> tuple[frozenset[str], int, str] 
     found = {line.lstrip("-").replace("_", "-") for line in lines if re.fullmatch(r"--?[A-Za-z][A-Za-z0-9_-]*", line)}
     last = " ".join(line[6:].strip() for line in lines if line.startswith("=tail "))
     return frozenset(found), int(match[1]), last
-
-
-# ---------------------------------------------------------------- containers
-
-_FORMAT = (
-    '{"id":{{json .Id}},"name":{{json .Name}},"image":{{json .Image}},"pid":{{json .State.Pid}},'
-    '"labels":{{json .Config.Labels}}}'
-)
-
-
-def containers_section() -> Section:
-    """Return the section with the containers that run, one JSON object a line, of docker or podman."""
-    return section(
-        "containers",
-        "for t in docker podman; do command -v $t >/dev/null 2>&1 || continue; "
-        f'i=$({limited(8, "$t")} ps -q --no-trunc 2>/dev/null) || {{ echo "=hidden $t"; continue; }}; echo "=tool $t"; '
-        f'[ -z "$i" ] || {limited(8, "$t")} inspect -f {quote(_FORMAT)} $i 2>/dev/null; done; echo =end',
-        timeout_s=40.0,
-    )
-
-
-@dataclass(frozen=True)
-class Container:
-    """A container that runs. ``pid`` is that of its first process as the host numbers it."""
-
-    tool: str
-    id: str
-    name: str = ""
-    image: str = ""
-    """Digest of the image it was made of."""
-    pid: int | None = None
-    labels: dict[str, str] = field(default_factory=dict)
-
-
-def read_containers(result: SectionResult | None) -> tuple[Container, ...] | None:
-    """Read the section; () when no container runs, None when that is not known."""
-    if result is None or "=end" not in result.out.split("\n") or "\n=hidden" in f"\n{result.out}":
-        return None
-    tool, found = "", []
-    for line in result.out.split("\n"):
-        if line.startswith("=tool "):
-            tool = line.split()[1]
-        elif line.startswith("{"):
-            try:
-                item = json.loads(line)
-            except (ValueError, RecursionError):
-                return None
-            if not isinstance(item, dict) or not re.fullmatch(r"[0-9a-f]{12,64}", str(item.get("id"))):
-                return None
-            labels = item.get("labels") if isinstance(item.get("labels"), dict) else {}
-            pid = item.get("pid")
-            found.append(
-                Container(
-                    tool=tool,
-                    id=str(item["id"]),
-                    name=str(item.get("name", "")).lstrip("/")[:200],
-                    image=str(item.get("image", ""))[:200],
-                    pid=pid if isinstance(pid, int) and not isinstance(pid, bool) and pid > 0 else None,
-                    labels={str(key)[:200]: str(value)[:200] for key, value in (labels or {}).items()},
-                )
-            )
-    return tuple(found)
 
 
 # ---------------------------------------------------------------- weights

@@ -9,6 +9,7 @@ import re2 as re
 
 from ..actions import Section
 from ..observations import SectionResult
+from .containers import containers_section, image_section
 from .gpu import apps_section, gpus_section
 from .processes import processes_section
 from .shell import quote, section
@@ -53,7 +54,13 @@ def host_probe(server: Server) -> tuple[Section, ...]:
         section("memory", _MEMORY),
         section("host", _HOST),
         section("nccl_conf", _NCCL),
+        *((containers_section(*_engines(server)),) if server.replaces and server.replaces.container else ()),
+        *((image_section(server.container),) if server.container is not None else ()),
     )
+
+
+def _engines(server: Server) -> tuple[str, ...]:
+    return (server.container.engine,) if server.container is not None else ("docker",)
 
 
 @dataclass(frozen=True)

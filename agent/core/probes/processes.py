@@ -208,6 +208,12 @@ def session(processes: Iterable[Process], leader: int, start: int) -> tuple[Proc
     return _closed(everyone, own | ({leader} if now else set()))
 
 
+def descendants(processes: Iterable[Process], pid: int) -> tuple[Process, ...]:
+    """Return the process of this number and all that descend from it; () when there is none."""
+    everyone = list(processes)
+    return _closed(everyone, {pid} & {process.pid for process in everyone})
+
+
 def _closed(everyone: Sequence[Process], own: set[int]) -> tuple[Process, ...]:
     grown = True
     while grown:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from agent.core.actions import Section
 from agent.core.observations import SectionResult
-from agent.core.probes import engine, health
+from agent.core.probes import containers, engine, health
 
 
 def run(section: Section, **env: str) -> SectionResult:
@@ -96,10 +96,10 @@ def test_containers_of_docker(tmp_path: Path) -> None:
     item = {"id": "ab" * 32, "name": "/bench", "image": "sha256:" + "cd" * 32, "pid": 4120, "labels": {"run": "7"}}
     tool.write_text(f"#!/bin/sh\n[ $1 = ps ] && {{ echo {'ab' * 32}; exit; }}\necho '{json.dumps(item)}'\n")
     tool.chmod(0o755)
-    found = engine.read_containers(run(engine.containers_section(), PATH=f"{tmp_path}:/usr/bin:/bin"))
-    assert found == (engine.Container("docker", "ab" * 32, "bench", "sha256:" + "cd" * 32, 4120, {"run": "7"}),)
+    found = containers.read_containers(run(containers.containers_section(), PATH=f"{tmp_path}:/usr/bin:/bin"))
+    assert found == (containers.Container("docker", "ab" * 32, "bench", "sha256:" + "cd" * 32, 4120, {"run": "7"}),)
     tool.write_text("#!/bin/sh\nexit 1\n")
-    assert engine.read_containers(run(engine.containers_section(), PATH=f"{tmp_path}:/usr/bin:/bin")) is None
+    assert containers.read_containers(run(containers.containers_section(), PATH=f"{tmp_path}:/usr/bin:/bin")) is None
 
 
 ROW = "index, uuid, clocks_event_reasons.active, clocks_event_reasons_counters.sw_power_cap [us], "
@@ -154,7 +154,7 @@ def test_no_output_makes_a_reader_raise(text: str, status: int | None) -> None:
     result = SectionResult(status=status, out=text)
     for reader in (
         engine.read_engine,
-        engine.read_containers,
+        containers.read_containers,
         engine.read_weights,
         health.read_steady,
         health.read_xids,

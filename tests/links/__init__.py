@@ -1,0 +1,1 @@
+"""Hostile links, and servers in containers: real sshd, real podman, real processes."""
