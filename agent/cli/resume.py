@@ -22,7 +22,9 @@ def add(commands: Any) -> None:
     command = commands.add_parser("resume", help="go on with a run that was interrupted, killed or held")
     command.add_argument("run", help="its name, a part of it, its folder, or `last`: the newest that is not finished")
     command.add_argument("--yes", action="store_true", help="confirm what the playbook names (server.replaces)")
-    command.add_argument("--rebase", action="store_true", help="go on although the playbook changed since, with it")
+    command.add_argument(
+        "--rebase", action="store_true", help="go on although the playbook or its inputs changed, with them"
+    )
     add_session_options(command)
     command.set_defaults(main=main)
 
@@ -72,7 +74,7 @@ def go_on(
     plan = None if stop or revert else changed_plan(run, opened, rebase=args.rebase)
     if plan is None and not also and not revert:
         trust.require(trust.of_plan(opened.plan), opened.plan, run.id)
-    yes, rebase = args.yes or opened.options.yes, plan is not None
+    yes, rebase = args.yes or opened.options.yes, plan is not None or args.rebase
     resumed = Resumed(
         options=Options(yes=yes, rebase=rebase, take_over=args.take_over, revert=revert),
         plan=plan,

@@ -256,7 +256,7 @@ def exit_code(campaign: Campaign, session: Session) -> int:
     if campaign.interrupted:
         return int(Exit.TERMINATED if session.terminated else Exit.INTERRUPTED)
     if campaign.visit is not None and campaign.visit.state == "hold":
-        return int(Exit.HELD)
+        return int(Exit.JOURNAL if campaign.moves[-1].outcome == "changed" else Exit.HELD)
     if campaign.concluded is not None:
         return campaign.concluded.exit
     return int(Exit.HOST)

@@ -82,8 +82,9 @@ class Legality:
         if outcome == b"open" and not here:
             first = self._plan.states[0].name
             return None if state == first.encode() else (_told(step), f"the first state, {first}")
-        # A lane is held whenever another controller came in between, or the table refused; no edge says so.
-        if state == HOLD.encode() and (outcome == b"fenced" or outcome.startswith(b"refused ")):
+        # A lane is held whenever another controller came in between, the inputs changed before a resume, or the table
+        # refused; no edge says so.
+        if state == HOLD.encode() and (outcome in (b"fenced", b"changed") or outcome.startswith(b"refused ")):
             return None
         if step not in self._edges:
             what = f"{_told(step)}: the plan's table has no such edge"

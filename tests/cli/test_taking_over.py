@@ -91,3 +91,21 @@ def test_a_run_killed_while_its_server_loads_finds_it_again(tmp_path: Path) -> N
     assert done.returncode == 0, done.stdout
     assert len(tiny.effects()) == 6
     assert len(set(tiny.effects())) == 6
+
+
+def test_changed_inputs_are_refused_point_by_point(tmp_path: Path) -> None:
+    """What the server is made of changed while nobody looked: exit 7, nothing started; --rebase goes on with it."""
+    tiny = make(tmp_path, sweep="[400]")
+    killed_in_the_middle(tiny)
+    effects = tiny.effects()
+    program = tmp_path / "tiny_server.py"
+    program.write_text(program.read_text() + "# another version\n")
+    refused = tiny.agent("resume", "last", "--plain")
+    assert refused.returncode == 7, refused.stdout
+    assert f"{program}: file " in refused.stdout
+    assert "--rebase" in refused.stdout
+    assert tiny.effects() == effects
+    again = tiny.agent("resume", "last", "--plain", "--rebase")
+    assert again.returncode == 0, again.stdout
+    assert tiny.agent("replay", "last").returncode == 0
+    assert tiny.agent("audit", "last", "--brief").returncode == 0

@@ -14,6 +14,7 @@ from ..guards import unknown
 from ..observations import Completed, Lost, Refused, TimedOut, read_job_state
 from ..plan import Trial
 from ..probes.host import host_probe
+from ..probes.inputs import inputs_sections
 from ..values import Finding, Verdict, job_key
 from .reattach import reattach, word_of
 from .state import Campaign, Launch, Record, Visit
@@ -103,9 +104,17 @@ def merge(*steps: Step) -> Step:
 def probe_action(context: Context) -> Probe:
     """Look at the host in one round trip: what is always looked at, and what the guards of this visit need."""
     server = context.evidence.server
-    sections = (*host_probe(server), *needs(context, host_probe(server)))
+    always = (*host_probe(server), *inputs_sections(context.evidence.plan))
+    sections = (*always, *needs(context, always))
     longest = max(section.timeout_s for section in sections)
     return Probe(host=server.host, sections=sections, timeout_s=longest + 10.0 if longest > 60.0 else 30.0)
+
+
+def inputs_action(context: Context) -> Probe:
+    """Look again at what the numbers rest on."""
+    server = context.evidence.server
+    host = tuple(section for section in host_probe(server) if section.name == "host")
+    return Probe(host=server.host, sections=(*host, *inputs_sections(context.evidence.plan)), timeout_s=110.0)
 
 
 def look_action(context: Context, *names: str) -> Probe:

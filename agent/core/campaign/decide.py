@@ -17,10 +17,11 @@ from ..guards import Guard, judge
 from ..machine import ENDS, HOLD
 from ..observations import Completed, Refused
 from ..plan import State
+from ..probes.inputs import changed_inputs
 from ..servers import kind_of
 from ..values import Finding, Result, Verdict, worst
 from . import choices, inquiry
-from .common import Context, Step, again, merge, sure
+from .common import Context, Step, again, inputs_action, merge, sure
 from .examine import passed_states, told_guards
 from .keep import REPLACED
 from .lease import lease_of, refused
@@ -95,6 +96,8 @@ def _live(campaign: Campaign, visit: Visit) -> list[Any]:
     context = Context(campaign, visit, evidence_of(campaign, visit))
     if campaign.renew and (renewal := _renewal(campaign, context)) is not None:
         return renewal
+    if (review := _review(campaign, context)) is not None:
+        return review
     if (fence := _fence(visit)) is not None:
         return _leave(campaign, context, "fenced", f"another controller holds the host: {fence}; nothing more is done")
     if campaign.stopping and not _is_stopping(campaign):
@@ -276,8 +279,8 @@ def _leave(campaign: Campaign, context: Context, outcome: str, because: str) -> 
         return list(_requests(context, [("cancel", Cancel(requests=fresh))]))
     if visit.open():
         return []
-    if outcome == "fenced":
-        return [_move(campaign, visit, "fenced", HOLD, because=because)]
+    if outcome in ("fenced", "changed"):
+        return [_move(campaign, visit, outcome, HOLD, because=because)]
     if outcome == "stop":
         return [_move(campaign, visit, "stop", "finally", because=because)]
     return _go(campaign, visit, outcome, because)
@@ -350,6 +353,29 @@ def _renewal(campaign: Campaign, context: Context) -> list[Any] | None:
     outcome, host = context.visit.of(role)[-1].outcome, campaign.server.host
     said = refused(outcome.text, host).saw if isinstance(outcome, Refused) else "no answer"
     return _leave(campaign, context, "fenced", f"the lease cannot be taken again: {said}")
+
+
+def _review(campaign: Campaign, context: Context) -> list[Any] | None:
+    """Look at the inputs again after a resume, and hold when they changed; None when there is nothing (more) to do.
+
+    An order to stop is obeyed whatever became of them.
+    """
+    if not campaign.resumes or not campaign.inputs or campaign.stopping:
+        return None
+    if campaign.inputs_now is None:
+        step = sure(context, f"inputs-{campaign.resumes}", inputs_action(context))
+        if not step.done:
+            return list(_requests(context, step.ask))
+        return _leave(
+            campaign, context, "changed", "whether the inputs changed is not known: the look at them was lost"
+        )
+    # A hypothesis may be that a file is wrong: what it changed, and has yet to put back, is our own doing.
+    ours = any(record.trial.role == "hypothesis" for record in campaign.history)
+    changed = changed_inputs(campaign.inputs, campaign.inputs_now, files=not ours)
+    if not changed:
+        return None
+    because = f"the inputs changed: {'; '.join(changed)}"
+    return _leave(campaign, context, "changed", f"{because}; undo that, or go on with it by `agent resume --rebase`")
 
 
 def _fence(visit: Visit) -> str | None:

@@ -33,6 +33,7 @@ from ..evidence import Answer
 from ..machine import DONE, ENDS, FAILED, HOLD, Machine
 from ..observations import Completed, JobState, SectionResult, read_job_state, read_sections
 from ..plan import Plan, Server, Trial
+from ..probes.inputs import read_inputs
 from ..values import MissingBlobError, Result, Verdict
 from .edits import Edits
 
@@ -176,6 +177,10 @@ class Campaign:
     baseline: Mapping[str, SectionResult] = field(default_factory=dict)
     renew: bool = False
     """Another controller than the one that took the lease goes on: it has to take it before it does anything."""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """What the numbers rest on beside the plan, point by point, as it was when they began; {} = not looked at."""
+    inputs_now: Mapping[str, str] | None = None
+    """The same as the controller at work found it; None until it has looked."""
     adopted: tuple[str, ...] = ()
     """Keys of servers that other runs left and that are ours to end; none once the host was verified clean."""
     kept: str = ""
@@ -313,6 +318,7 @@ def _resume(campaign: Campaign, entry: Entry, event: Resumed) -> None:
         campaign.reverting = True
         campaign.stopping = campaign.stopping or not any(move.state in (DONE, FAILED) for move in campaign.moves)
     campaign.renew = campaign.visit is not None
+    campaign.inputs_now = None
     campaign.resumes += 1
     campaign.take_up = campaign.visit is not None and campaign.visit.state == HOLD
 
@@ -369,6 +375,11 @@ def _learn(campaign: Campaign, answer: Answer) -> None:
         campaign.launch.inspected = read_sections(text)
     elif answer.role == "probe" and text is not None and not campaign.baseline:
         campaign.baseline = read_sections(text)
+        campaign.inputs = read_inputs(campaign.baseline) or {}
+    elif answer.role.startswith("inputs-") and text is not None:
+        campaign.inputs_now = read_inputs(read_sections(text))
+        if campaign.options.rebase and campaign.inputs_now is not None:
+            campaign.inputs = campaign.inputs_now
     elif answer.role == "keep" and isinstance(answer.action, Follow) and isinstance(answer.outcome, Completed):
         campaign.kept = answer.action.key if answer.outcome.status == 0 else ""
     elif answer.role in ("survey", "apply", "undo") and isinstance(answer.action, Follow):
