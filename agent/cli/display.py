@@ -13,7 +13,7 @@ from typing import IO, Any, Protocol
 
 from agent.cli.text import one_line, safe
 from agent.core.campaign import Campaign
-from agent.core.campaign.state import NO_LAUNCH
+from agent.core.campaign.parts import NO_LAUNCH
 from agent.core.events import (
     Concluded,
     Entry,

@@ -28,7 +28,7 @@ def main(args: argparse.Namespace) -> int:
         give_order(run, {"order": "note", "text": args.text, "by": controller()})
         print(f"noted; it is recorded by the controller of {run.id}, or when the run is resumed")
         return 0
-    from agent.core.campaign.state import LANE
+    from agent.core.campaign.parts import LANE
     from agent.core.events import Instructed, Note
     from agent.engine import Clock
     from agent.journal.store import Journal

@@ -17,7 +17,7 @@ from agent.cli.gauges import FAINT, bar, gpu_lines, interval_line
 from agent.cli.text import one_line, safe
 from agent.cli.trial_table import best_of, percent, ratio_of, trial_lines
 from agent.core.campaign import Campaign
-from agent.core.campaign.state import Visit
+from agent.core.campaign.parts import Visit
 from agent.core.events import Concluded, Entry, Observed
 from agent.core.evidence import read_watch
 from agent.core.machine import ENDS, HOLD

@@ -7,7 +7,7 @@ from rich.text import Text
 from agent.cli.gauges import FAINT
 from agent.cli.text import one_line
 from agent.core.campaign import Campaign
-from agent.core.campaign.state import Record
+from agent.core.campaign.parts import Record
 
 NAME_CELLS_MAX = 20
 VALUE_CELLS = 15

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .campaign import Campaign
-from .campaign.state import Record
+from .campaign.parts import Record
 from .statistics import cv, mean, sd, t_quantile
 
 LEVEL = 0.95

@@ -13,7 +13,7 @@ from typing import Any
 
 from . import containers
 from .campaign import Campaign
-from .campaign.state import Launch, Record
+from .campaign.parts import Launch, Record
 from .observations import SectionResult
 from .plan import Goal
 from .probes.gpu import read_gpus

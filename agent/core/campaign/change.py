@@ -19,7 +19,8 @@ from ..values import Finding
 from .common import Context, Step, known, run_job
 from .edits import HostEdit
 from .keep import REPLACED
-from .state import Campaign, Record
+from .parts import Record
+from .state import Campaign
 
 TIMEOUT_S = 1800.0
 """Of one change; a package may have to be built."""

@@ -22,7 +22,8 @@ from ..servers.lint import rejection
 from ..statistics import mean, sd
 from ..values import digest, rounded
 from .keep import REPLACED
-from .state import Campaign, Launch, Record, Visit
+from .parts import Launch, Record, Visit
+from .state import Campaign
 
 EXITS = {
     "goal met": Exit.OK,

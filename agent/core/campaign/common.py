@@ -16,8 +16,9 @@ from ..plan import Trial
 from ..probes.host import host_probe
 from ..probes.inputs import inputs_sections
 from ..values import Finding, Verdict, job_key
+from .parts import Launch, Record, Visit
 from .reattach import reattach, word_of
-from .state import Campaign, Launch, Record, Visit
+from .state import Campaign
 
 STARTING_S = 30.0
 """How long a host may say STARTING before the start counts as unknown."""

@@ -25,7 +25,8 @@ from .common import Context, Step, again, inputs_action, merge, sure
 from .examine import passed_states, told_guards
 from .keep import REPLACED
 from .lease import lease_of, refused
-from .state import LANE, Campaign, Visit, is_cancelled
+from .parts import LANE, Visit
+from .state import Campaign, is_cancelled
 from .steps import STEPS
 
 LOST_MAX = 2
@@ -358,9 +359,9 @@ def _renewal(campaign: Campaign, context: Context) -> list[Any] | None:
 def _review(campaign: Campaign, context: Context) -> list[Any] | None:
     """Look at the inputs again after a resume, and hold when they changed; None when there is nothing (more) to do.
 
-    An order to stop is obeyed whatever became of them.
+    An order to stop, or to put back what was changed, is obeyed whatever became of them.
     """
-    if not campaign.resumes or not campaign.inputs or campaign.stopping:
+    if not campaign.resumes or not campaign.inputs or campaign.stopping or campaign.reverting:
         return None
     if campaign.inputs_now is None:
         step = sure(context, f"inputs-{campaign.resumes}", inputs_action(context))
@@ -369,9 +370,8 @@ def _review(campaign: Campaign, context: Context) -> list[Any] | None:
         return _leave(
             campaign, context, "changed", "whether the inputs changed is not known: the look at them was lost"
         )
-    # A hypothesis may be that a file is wrong: what it changed, and has yet to put back, is our own doing.
-    ours = any(record.trial.role == "hypothesis" for record in campaign.history)
-    changed = changed_inputs(campaign.inputs, campaign.inputs_now, files=not ours)
+    # What this run changed on the host itself, and may have yet to put back, is nobody else's doing.
+    changed = changed_inputs(campaign.inputs, campaign.inputs_now, files=not campaign.edits.made)
     if not changed:
         return None
     because = f"the inputs changed: {'; '.join(changed)}"

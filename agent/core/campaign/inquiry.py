@@ -12,7 +12,8 @@ from ..search import Measure
 from ..values import Result
 from .change import dry_runs, staying
 from .choices import Choice, choose_finally, evaluate, rejects, running, score
-from .state import NO_LAUNCH, Campaign, Record, Visit
+from .parts import NO_LAUNCH, Record, Visit
+from .state import Campaign
 
 EXITS = {"found": Exit.OK, "not found": Exit.GOAL_NOT_MET, "not conclusive": Exit.INCONCLUSIVE}
 
