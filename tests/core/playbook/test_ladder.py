@@ -103,8 +103,11 @@ def test_states_are_put_in_behind_others() -> None:
         "benchmark",
     ]
     assert found.state("health-wait").on["pass"] == "first"
-    assert found.state("second").on == {"pass": "third", "fail": "decide", "unknown": "decide", "timeout": "decide"}
-    assert found.state("third").on == {"pass": "benchmark", "fail": "decide", "unknown": "hold", "timeout": "decide"}
+    ends = {"fail": "decide", "unknown": "decide", "timeout": "decide"}
+    assert found.state("second").on == {"pass": "third", **ends, "lost": "kill"}
+    assert found.state("third").on == {"pass": "benchmark", **ends, "unknown": "hold", "lost": "kill"}
+    early = plan(HEAD + "states:\n  early: {after: probe, do: [probe], guards: [port_free]}\n")
+    assert early.state("early").on == {"pass": "kill", **ends}, "before a launch there is no server to be lost"
     first = found.state("first")
     assert (first.do, first.script, first.args) == (("script",), "a.py", ("x", "--requests", "150", "--fast"))
     assert found.files.keys() == {"a.py", "b.py", "builtin"}
