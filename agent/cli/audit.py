@@ -1,4 +1,4 @@
-"""``agent audit RUN``: is the record whole, and on what does each step rest. Contacts no host.
+"""``agent audit RUN``: is the record whole, and on what does each step rest. Contacts no host but with ``--hosts``.
 
 Reads only, but for ``--sign``, which leaves the signed head beside the journal.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agent.cli.folder import RunFolder
     from agent.journal.verify import Report
 
 HELP_ANCHORS = "heads kept elsewhere (saved output of a run does); this machine's own are always looked at"
@@ -22,6 +23,8 @@ def add(commands: Any) -> None:
     command.add_argument("run", help="its name, a part of it, its folder, or `last`")
     command.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR")
     command.add_argument("--anchors", type=Path, action="append", default=[], metavar="FILE", help=HELP_ANCHORS)
+    command.add_argument("--hosts", action="store_true", help="ask the run's hosts for the heads that they keep")
+    command.add_argument("--ssh-config", type=Path, metavar="FILE", help="for --hosts, instead of the run's own")
     command.add_argument(
         "--canary", type=Path, metavar="FILE", help="texts that must be nowhere in the run, a line each"
     )
@@ -51,6 +54,7 @@ def main(args: argparse.Namespace) -> int:
     steps = replay_and_steps(run.journal, report) if args.replay else []
     if not args.json and (mark := rehearsal_of(run.journal)):
         print(safe(f"REHEARSAL ({mark}): all numbers are simulated"))
+    asked = compare_hosts(run, args.ssh_config, report) if args.hosts else []
     if args.canary is not None:
         look_for_secrets(run.journal, args.canary, report)
     signer = check_signature(run.journal, args.verify_signature, report) if args.verify_signature else ""
@@ -58,7 +62,14 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(
             json.dumps(
-                {"run": run.id, **document(report), "replayed": args.replay, "signed_by": signer, "transitions": steps}
+                {
+                    "run": run.id,
+                    **document(report),
+                    "replayed": args.replay,
+                    "signed_by": signer,
+                    "hosts": asked,
+                    "transitions": steps,
+                }
             )
         )
         return int(Exit.JOURNAL) if report.flaws else 0
@@ -67,7 +78,7 @@ def main(args: argparse.Namespace) -> int:
             print(safe(line))
     if steps and not args.brief:
         print()
-    for line in result_lines(run.id, report, signer, replayed=args.replay):
+    for line in [*result_lines(run.id, report, signer, replayed=args.replay), *(f"  {line}" for line in asked)]:
         print(safe(line))
     if signature is not None:
         print(f"  signed: {signature}")
@@ -163,6 +174,36 @@ def check_signature(journal: Path, allowed: Path, report: Report) -> str:
         return ""
     compare_anchor(journal, head, f"the head signed by {signer}", report)
     return signer
+
+
+def compare_hosts(run: RunFolder, ssh_config: Path | None, report: Report) -> list[str]:
+    """Compare the heads that the run's hosts keep; say of each host how many those were, or why it was not asked."""
+    from agent.cli.resume import remembered
+    from agent.cli.session import ask_hosts
+    from agent.core.events import Opened
+    from agent.errors import HostError
+    from agent.journal.anchors import read_anchor
+    from agent.journal.store import Journal
+    from agent.journal.verify import compare_anchor
+
+    with Journal.open_reader(run.journal) as journal:
+        opened = next((entry.event for entry in journal.entries() if isinstance(entry.event, Opened)), None)
+    if opened is None:
+        return ["hosts were not asked: nothing was recorded"]
+    if opened.rehearsal:
+        return ["hosts were not asked: those of a rehearsal are gone with it"]
+    told = []
+    for host, lines in ask_hosts(run, opened, ssh_config or remembered(run), "anchors").items():
+        if isinstance(lines, HostError):
+            told.append(f"{host} was not asked for its heads: {lines.what}")
+            continue
+        anchors = [anchor for line in lines if (anchor := read_anchor(line)) and anchor.campaign == report.campaign]
+        for anchor in anchors:
+            report.anchors += 1
+            report.anchored_seq = max(report.anchored_seq, anchor.seq)
+            compare_anchor(run.journal, anchor, f"the head kept on {host}", report)
+        told.append(f"{host} keeps {len(anchors)} heads of this run" + ("" if anchors else ": nothing was compared"))
+    return told
 
 
 def document(report: Report) -> dict[str, Any]:

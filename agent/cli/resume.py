@@ -25,6 +25,11 @@ def add(commands: Any) -> None:
     command.add_argument(
         "--rebase", action="store_true", help="go on although the playbook or its inputs changed, with them"
     )
+    command.add_argument(
+        "--accept-salvage",
+        action="store_true",
+        help="go on with what `agent salvage` kept, once no host has a job that it does not know",
+    )
     add_session_options(command)
     command.set_defaults(main=main)
 
@@ -57,7 +62,10 @@ def go_on(
     from agent.core.events import LOGIC, Options, Resumed
     from agent.journal.store import Journal
 
-    not_behind(run.journal)
+    if (note := salvaged(run.journal)) is None:
+        not_behind(run.journal)
+    else:
+        known_to_hosts(run, args, note, accepted=stop or getattr(args, "accept_salvage", False))
     journal = Journal.open_writer(run.journal)
     opened, last_ns, state = standing(journal)
     display = make_display(args)
@@ -111,6 +119,53 @@ def not_behind(journal: Path) -> None:
         "E_JOURNAL_BEHIND",
         flaws[0].finding,
     )
+
+
+def salvaged(journal: Path) -> str | None:
+    """Return what a salvage left out of the journal, None when it is none of those."""
+    from agent.journal.store import Journal
+
+    with Journal.open_reader(journal) as reader:
+        note = reader.salvaged
+    return f"only the first {note.get('kept')} entries of a damaged journal ({note.get('why')})" if note else None
+
+
+def known_to_hosts(run: Any, args: argparse.Namespace, note: str, *, accepted: bool) -> None:
+    """Raise AgentError unless going on with a salvaged journal is allowed, and no host has a job that it does not know.
+
+    What is lost may have started something: as long as that is not known, nothing may be launched beside it.
+    """
+    from agent.cli import rehearsal, session
+    from agent.core.actions import Start
+    from agent.core.events import Opened, Requested
+    from agent.errors import AgentError, Exit, HostError, JournalError
+    from agent.journal.store import Journal
+
+    if not accepted:
+        what = f"{run.journal} has {note}"
+        raise JournalError(what, "go on with it all the same by --accept-salvage", "E_JOURNAL_SALVAGED")
+    known, opened = set[str](), None
+    with Journal.open_reader(run.journal) as reader:
+        for entry in reader.entries():
+            if isinstance(entry.event, Opened):
+                opened = entry.event
+                known |= set(opened.adopted)
+            elif isinstance(entry.event, Requested) and isinstance(entry.event.action, Start):
+                known.add(entry.event.action.key)
+    if opened is None:
+        return
+    ssh_config = rehearsal.again(run) if opened.rehearsal else args.ssh_config or remembered(run)
+    for host, keys in session.ask_hosts(run, opened, ssh_config, "keys").items():
+        if isinstance(keys, HostError):
+            raise keys
+        if unknown := [key for key in keys if key not in known]:
+            raise AgentError(
+                f"{host} has jobs of this campaign that the salvaged journal does not know: {', '.join(unknown)}",
+                "see what they are (runs/KEY in the agent's folder on that host), end what still runs, take these "
+                "folders away, then resume again",
+                "E_ORPHAN_JOBS",
+                exit=Exit.HELD,
+            )
 
 
 def standing_still(run: Any) -> str:

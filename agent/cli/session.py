@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
@@ -37,6 +37,8 @@ from agent.journal.store import Journal
 
 ORDERS: TypeAdapter[Any] = TypeAdapter(Order)
 ORDERS_EVERY_S = 0.2
+HEADS_S = 10.0
+"""So long the end of a session waits for the newest head to reach the hosts."""
 
 
 def controller() -> str:
@@ -79,6 +81,9 @@ class Session:
     terminated: bool = False
     world: World | None = field(default=None, init=False)
     anchored: bool = field(default=True, init=False)
+    newest: Anchor | None = field(default=None, init=False)
+    keeper: asyncio.Task[None] | None = field(default=None, init=False)
+    """Brings the newest head to the hosts."""
 
     async def work(self, first: Opened | Resumed, also: tuple[Any, ...] = ()) -> Campaign:
         """Go through the record, then live, until the campaign rests. ``also`` are orders to begin with."""
@@ -102,7 +107,7 @@ class Session:
             if live:
                 self._write_log(entry)
                 if isinstance(entry.event, Moved):
-                    self.anchor()
+                    self._keep(self.anchor(), hosts)
             self.display.show(entry, campaign, live=live)
             if live and isinstance(entry.event, Opened):
                 self.display.say(f"run {self.folder.id}")
@@ -112,6 +117,8 @@ class Session:
         finally:
             orders.cancel()
             await world.close()
+            if self.keeper is not None:
+                await asyncio.wait([self.keeper], timeout=HEADS_S)
             await hosts.close()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
@@ -126,6 +133,19 @@ class Session:
                 self.display.say(f"no anchors are kept: {anchors_file()}: {error.strerror}")
             self.anchored = False
         return anchor
+
+    def _keep(self, anchor: Anchor, hosts: Hosts) -> None:
+        """Have the head written down on every host that we are connected to; the run does not wait for it."""
+        self.newest = anchor
+        if self.keeper is None or self.keeper.done():
+            self.keeper = asyncio.create_task(self._keep_newest(hosts), name="heads")
+
+    async def _keep_newest(self, hosts: Hosts) -> None:
+        sent = None
+        while (anchor := self.newest) is not None and anchor is not sent:
+            for host in self.plan.hosts:
+                await hosts.keep_head(host, anchor.campaign, anchor.seq, anchor.hash)
+            sent = anchor
 
     def _write_log(self, entry: Entry) -> None:
         if self.log is None:
@@ -239,6 +259,27 @@ def reach(plan: Plan, campaign: str, ssh_config: Path | None) -> None:
             await hosts.close()
 
     asyncio.run(look())
+
+
+def ask_hosts(
+    run: RunFolder, opened: Opened, ssh_config: Path | None, what: Literal["anchors", "keys"]
+) -> dict[str, list[str] | HostError]:
+    """Ask every host of a run for heads of its journal, or for keys of its jobs; by host, what it said or why not."""
+    hosts = open_hosts(opened.plan, opened.campaign, run, ssh_config, rehearsal=True)  # no secret is needed for it
+
+    async def ask() -> dict[str, list[str] | HostError]:
+        found: dict[str, list[str] | HostError] = {}
+        try:
+            for name in opened.plan.hosts:
+                try:
+                    found[name] = await hosts.listed(name, what, opened.campaign)
+                except HostError as error:
+                    found[name] = error
+        finally:
+            await hosts.close()
+        return found
+
+    return asyncio.run(ask())
 
 
 async def check_hosts(hosts: Hosts, plan: Plan) -> None:

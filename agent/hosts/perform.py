@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from agent.core import plan
 from agent.core.actions import (
@@ -132,6 +132,26 @@ class Hosts:
         if self._log is not None:
             self._log.info("agent.hosts.checked", host=host, **facts)
         return facts
+
+    async def keep_head(self, host: str, campaign: str, seq: int, digest: str) -> bool:
+        """Write a journal's head down on a host that we are connected to; False when that was not done."""
+        try:
+            words = (campaign, str(seq), digest)
+            return host in self._hosts and not (await self._hosts[host].call("anchor", *words)).status
+        except (TimeoutError, CarrierLostError, HostError):
+            return False
+
+    async def listed(self, host: str, what: Literal["anchors", "keys"], campaign: str) -> list[str]:
+        """Return the heads that a host keeps of a campaign, or the keys of its jobs there, or raise HostError."""
+        try:
+            answer = await self._host(host).call(what, campaign)
+        except (TimeoutError, CarrierLostError) as error:
+            what_for = str(error) or "no answer in time"
+            raise HostError(f"{host}: {what_for}", "see whether a login works by hand", "E_HOST_SHELL") from None
+        text = answer.out.decode("utf-8", "backslashreplace").strip()
+        if answer.status:
+            raise HostError(f"{host}: {text or answer.status}", "see the agent's folder there", "E_HOST_BASE")
+        return text.splitlines()
 
     async def close(self) -> None:
         """Close every connection; jobs on the hosts go on."""

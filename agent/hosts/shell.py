@@ -102,7 +102,7 @@ GREETING_BYTES_MAX = 1 << 20
 """What the start-up files of a login may print before our shell begins."""
 
 
-_SCRIPT_PARTS = (("probe.sh",), ("lease.sh", "job.sh", "box.sh", "follow.sh"))
+_SCRIPT_PARTS = (("probe.sh",), ("lease.sh", "job.sh", "box.sh", "follow.sh", "heads.sh"))
 
 
 class Pipe(Protocol):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent.journal.anchors import read_anchors
+from agent.journal.store import Journal
 from tests.support.tiny import Tiny, make
 
 pytestmark = pytest.mark.real
@@ -236,3 +237,83 @@ def test_a_secret_is_found_wherever_it_stands(tiny: Tiny, copy: Path, tmp_path: 
     assert done.returncode == 7
     assert "left.txt holds the text in line 3" in done.stdout
     assert "FINDING 17 at entry 1" in done.stdout
+
+
+# ---------------------------------------------------------------- heads on the host, and going on after a salvage
+
+
+def test_hosts_keep_heads_of_their_own(tiny: Tiny, copy: Path) -> None:
+    """A cut of which this machine knows nothing is found by the heads on the host; one that is away is said to be."""
+    kept = [line.split() for line in (tiny.folder / "host" / "anchors").read_text().splitlines()]
+    with Journal.open_reader(tiny.run()) as journal:
+        assert kept[-1][:3] == [journal.campaign, str(journal.head.seq), journal.head.hash]
+    assert len(kept) > 5
+    whole = json.loads(tiny.agent("audit", "last", "--hosts", "--json").stdout)
+    alone = json.loads(tiny.agent("audit", "last", "--json").stdout)
+    assert whole["ok"]
+    assert whole["anchors"] == alone["anchors"] + len(kept)
+    assert whole["hosts"] == [f"box keeps {len(kept)} heads of this run"]
+    spoil(copy, "DELETE FROM event WHERE seq > 100")
+    restore_guards(copy, tiny.run())
+    (tiny.folder / "elsewhere").mkdir(exist_ok=True)
+    env = tiny.env | {"XDG_STATE_HOME": str(tiny.folder / "elsewhere")}
+    command = [*tiny.command("audit", str(copy), "--no-replay", "--json"), "--hosts"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout)
+    assert done.returncode == 7
+    assert {flaw["finding"] for flaw in found["findings"]} == {12}
+    assert "the head kept on box" in found["findings"][0]["wanted"]
+    without = subprocess.run(command[:-1], env=env, capture_output=True, text=True, check=False)
+    assert without.returncode == 0
+    lost = subprocess.run(
+        command, env=env | {"AGENT_HOST_BASE": "relative"}, capture_output=True, text=True, check=False
+    )
+    assert "box was not asked for its heads" in json.loads(lost.stdout)["hosts"][0]
+
+
+def restore_guards(folder: Path, whole: Path) -> None:
+    """Put the triggers back, as somebody would who does not want to be noticed."""
+    with sqlite3.connect(whole / "journal.db") as connection:
+        triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    connection.close()
+    with sqlite3.connect(folder / "journal.db") as connection:
+        for name, sql in triggers:
+            connection.execute(f"DROP TRIGGER IF EXISTS {name}")
+            connection.execute(sql)
+    connection.close()
+
+
+def test_a_salvaged_run_goes_on_only_when_that_is_accepted_and_nothing_is_unknown(tmp_path: Path) -> None:
+    """Not without the option; not while the host knows a job that the journal lost; then to the decision."""
+    tiny = make(tmp_path, sweep="[400]")
+    assert tiny.agent("run", str(tiny.playbook), "--plain").returncode == 0
+    run = tiny.run()
+    with sqlite3.connect(run / "journal.db") as connection:
+        (middle,) = connection.execute(
+            "SELECT min(seq) FROM event WHERE kind = 'moved' AND seq > (SELECT max(seq) FROM event) / 2"
+        ).fetchone()
+    connection.close()
+    spoil(run, f"UPDATE event SET wall_ns = wall_ns + 1 WHERE seq = {middle + 1}")
+    saved = tiny.runs / run.name.replace("tiny", "saved")
+    done = tiny.agent("salvage", str(run), str(saved))
+    assert f"{middle} entries were kept" in done.stdout
+    shutil.copytree(run / "files", saved / "files")
+    refused = tiny.agent("resume", str(saved), "--plain")
+    assert refused.returncode == 7
+    assert "E_JOURNAL_SALVAGED" in refused.stderr
+    assert "--accept-salvage" in refused.stderr
+    orphans = tiny.agent("resume", str(saved), "--plain", "--accept-salvage")
+    assert orphans.returncode == 3
+    assert "E_ORPHAN_JOBS" in orphans.stderr
+    with Journal.open_reader(saved) as journal:
+        assert journal.head.seq == middle
+        known = {entry.event.action.key for entry in journal.entries()
+                 if entry.event.kind == "requested" and entry.event.action.do == "start"}  # fmt: skip
+    named = orphans.stderr.partition("does not know: ")[2].splitlines()[0].split(", ")
+    for key in named:
+        assert key not in known
+        shutil.rmtree(tiny.folder / "host" / "runs" / key)
+    done = tiny.agent("resume", str(saved), "--plain", "--accept-salvage")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "GOAL MET" in tiny.agent("show", str(saved)).stdout
+    assert json.loads(tiny.agent("replay", str(saved), "--json").stdout)["equal"]
