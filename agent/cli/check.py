@@ -93,15 +93,18 @@ def _count(found: Sequence[Hit]) -> str:
 
 def summary(plan: Plan) -> str:
     """Say a plan in one line."""
-    stages = len(plan.search.stages)
-    parts = [
-        f"{plan.name}",
-        f"{plan.server.kind} on {plan.hosts[plan.server.host].address}",
-        f"{stages} stage{'' if stages == 1 else 's'}",
-        f"{len(plan.states)} states",
-        f"finally {plan.finally_}",
-    ]
-    return ", ".join(parts)
+    parts = [f"{plan.name}", f"{plan.server.kind} on {plan.hosts[plan.server.host].address}"]
+    if plan.debug is not None and plan.debug.hypotheses:
+        parts.append(_many(len(plan.debug.hypotheses), "hypothesis", "hypotheses"))
+    if plan.debug is not None and plan.debug.bisect is not None:
+        parts.append(f"bisection of {_many(len(plan.debug.bisect.points), 'point', 'points')}")
+    if plan.search.stages or plan.debug is None:
+        parts.append(_many(len(plan.search.stages), "stage", "stages"))
+    return ", ".join([*parts, f"{len(plan.states)} states", f"finally {plan.finally_}"])
+
+
+def _many(number: int, one: str, more: str) -> str:
+    return f"{number} {one if number == 1 else more}"
 
 
 def read_playbook(path: Path) -> bytes:
