@@ -254,8 +254,9 @@ def step_lines(step: dict[str, Any]) -> list[str]:
     head = f"{step['entry']:>6}  {step['source'] or 'start'} ─{step['outcome']}→ {step['state']}"
     out = [f"{head}   [{step['trial'] or '-'} {step['launch'] or '-'} #{step['attempt']}]  {step['because'][:160]}"]
     for verdict in step["verdicts"]:
-        cls = f" {verdict['finding']}" if verdict["finding"] else ""
-        out.append(f"{'':>8}{verdict['result']}{cls} {verdict['guard']}: {verdict['saw'][:140]}")
+        cls = f" {verdict['finding']}" if verdict["finding"] and verdict["gates"] else ""
+        word = verdict["result"] if verdict["gates"] else f"seen ({verdict['result']})"
+        out.append(f"{'':>8}{word}{cls} {verdict['guard']}: {verdict['saw'][:140]}")
         out.extend(
             f"{'':>12}read {item['do']} {item['request']} (entry {item['entry'] or 'not answered'})"
             for item in verdict["read"]

@@ -73,6 +73,7 @@ def summary(plan: Plan, cost: Forecast, start_s: float) -> dict[str, Any]:
             }
             for trial in cost.trials
         ],
+        "debug": inquiry(plan),
         "stages": [stage.model_dump(mode="json") for stage in cost.stages],
         "launches": {"least": cost.least, "most": cost.most, "confirm": cost.confirm, "capped": cost.capped},
         "time_s": {"least": cost.least * one, "most": cost.most * one, "assumed_start_s": start_s},
@@ -105,19 +106,64 @@ FINALLY = {
 }
 
 
+def inquiry(plan: Plan) -> dict[str, Any] | None:
+    """Return what a debug campaign is to find out, in the order of its tests; None for one that optimizes."""
+    from agent.core.changes import place
+    from agent.core.hypotheses import rank, wording
+
+    debug = plan.debug
+    if debug is None:
+        return None
+
+    def changed(one: Any) -> list[str]:
+        return [f"{name} = {value}" for name, value in {**one.flags, **one.env}.items()] + [place(c) for c in one.files]
+
+    bisect = debug.bisect
+    return {
+        "healthy": [guard.wants() for guard in debug.healthy],
+        "hypotheses": [
+            {"name": one.name, "because": one.because, "change": changed(one), "predicts": wording(one),
+             "revert": one.revert, "launches": 0 if one.empty else 1, "rules_out": one.rules_out}
+            for one in rank(debug)
+        ],
+        "bisect": {
+            "mode": bisect.mode,
+            "points": [{"name": one.name, "change": changed(one)} for one in bisect.points],
+            "bad": [guard.wants() for guard in bisect.bad],
+        } if bisect else None,
+    }  # fmt: skip
+
+
+def inquiry_lines(debug: dict[str, Any]) -> list[str]:
+    """Return the same for people."""
+    out = ["healthy is: " + "; ".join(debug["healthy"])] if debug["healthy"] else []
+    for number, one in enumerate(debug["hypotheses"], 1):
+        cost = "no launch" if not one["launches"] else "one launch"
+        out += ["", f"{number}. {one['name']} ({cost}): {one['because']}"]
+        out += [f"     change: {change}" for change in one["change"]]
+        out += [f"     predicts: {one['predicts']}" + ("" if not one["change"] else f"; taken back: {one['revert']}")]
+        out += [f"     if {word}, no test of {', '.join(names)}" for word, names in one["rules_out"].items()]
+    if bisect := debug["bisect"]:
+        how = "halved" if bisect["mode"] == "ordered" else "reduced to the smallest set"
+        out += [f"{len(bisect['points'])} points, {how}; the fault is: {'; '.join(bisect['bad'])}"]
+        out += [f"  {one['name']:<24} {'; '.join(one['change']) or 'as it is'}" for one in bisect["points"]]
+    return [*out, ""]
+
+
 def lines(document: dict[str, Any]) -> list[str]:
     """Return the plan for people."""
     from agent.core.values import duration_text
 
     goal, launches, time_s = document["goal"], document["launches"], document["time_s"]
-    out = [
-        f"{document['playbook']} ({document['aim']}) on "
-        + ", ".join(f"{k} = {v}" for k, v in document["hosts"].items()),
-        f"goal: {goal['metric']} {goal['improve']:+.1%} over the baseline" + (" (strict)" if goal["strict"] else ""),
-        "",
-        "trials known beforehand:",
-    ]
-    for trial in document["trials"]:
+    hosts = ", ".join(f"{name} = {address}" for name, address in document["hosts"].items())
+    out = [f"{document['playbook']} ({document['aim']}) on {hosts}"]
+    if document["debug"]:
+        out += inquiry_lines(document["debug"])
+    else:
+        strict = " (strict)" if goal["strict"] else ""
+        out += [f"goal: {goal['metric']} {goal['improve']:+.1%} over the baseline{strict}", ""]
+    out.append("trials known beforehand:")
+    for trial in document["trials"] if not document["debug"] else document["trials"][:1]:
         out.append(f"  {trial['trial']:<18} {trial['label']}")
         words = [*(f"{key}={value}" for key, value in trial["env"].items()), *trial["command"]]
         out.append(f"  {'':<18} $ {' '.join(words)}")

@@ -93,6 +93,10 @@ def lines(report: dict[str, Any]) -> list[str]:
     out = summary_lines(report)
     if "steps" not in report:
         return out
+    if report["inquiry"]:
+        from agent.core.debugreport import lines as inquiry_lines
+
+        out += ["", *inquiry_lines(report["inquiry"], report["edits"])]
     out += ["", "ASSUMPTIONS"] + (
         [line for item in report["assumptions"] for line in assumption_lines(item)] or ["  none"]
     )

@@ -9,6 +9,7 @@ import html
 import math
 from typing import Any
 
+from agent.cli import report_debug
 from agent.cli.report import controller_line, order_line, setting, signal_line, start_line
 from agent.cli.show import interval
 from agent.cli.text import safe
@@ -44,8 +45,8 @@ svg text { fill:var(--dim); font:12px system-ui,"DejaVu Sans",sans-serif }
 @media print { details > div { display:block } }
 """
 _TONE = {
-    "PASS": "good", "validated": "good", "goal met": "good", "improved": "good",
-    "FAIL": "bad", "refuted": "bad", "invalid": "bad", "failed": "bad",
+    "PASS": "good", "validated": "good", "goal met": "good", "improved": "good", "found": "good",
+    "FAIL": "bad", "refuted": "bad", "invalid": "bad", "failed": "bad", "not found": "bad",
 }  # fmt: skip
 
 
@@ -63,13 +64,20 @@ def page(report: dict[str, Any]) -> str:
     body = [f'<div class="rehearsal">{text(mark)}</div>'] if mark else []
     body += _head(report)
     if "steps" in report:
-        body += [*_decision(report), *_trials(report), *_assumptions(report), *_steps(report), *_lists(report)]
+        body += [
+            *_decision(report),
+            *report_debug.section(report),
+            *_trials(report),
+            *_assumptions(report),
+            *_steps(report),
+            *_lists(report),
+        ]
     body += _record(report)
     return (
         f'{first}\n<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-        f"<style>{_STYLE}</style></head>\n<body>\n" + "\n".join(body) + "\n</body></html>\n"
+        f"<style>{_STYLE}{report_debug.STYLE}</style></head>\n<body>\n" + "\n".join(body) + "\n</body></html>\n"
     )
 
 
@@ -110,7 +118,8 @@ def _decision(report: dict[str, Any]) -> list[str]:
     if decision["ratio"] is not None:
         what = f"{decision['winner']} against {decision['baseline']}: {decision['metric']} {interval(decision)}"
         out += [f"<div>{text(what)}</div>", _scale(decision, 1 + goal["improve"])]
-    out.append(f"<div>{text(wanted)}; {text(decision['because'])}</div>")
+    said = decision["because"] if report["aim"] == "debug" else f"{wanted}; {decision['because']}"
+    out.append(f"<div>{text(said)}</div>")
     out.append(f'<div class="dim">entry {report["decision_entry"]}; at the end: {text(report["finally"])}</div></div>')
     return out
 
@@ -215,7 +224,7 @@ def _steps(report: dict[str, Any]) -> list[str]:
         where = f"{step['trial'] or '-'} on {step['launch'] or '-'}, attempt {step['attempt']}"
         inner = [_verdict(verdict) for verdict in step["verdicts"]]
         inner += [f'<li class="warn">{text(signal_line(signal))}</li>' for signal in step["signals"]]
-        bad = any(verdict["result"] != "PASS" for verdict in step["verdicts"])
+        bad = any(verdict["result"] != "PASS" and verdict["gates"] for verdict in step["verdicts"])
         out.append(
             f'<details{" open" if bad else ""}><summary><span class="dim mono">{step["entry"]}</span> '
             f'<b>{text(head)}</b> <span class="dim">{text(where)}</span> {text(step["because"])}</summary>'
@@ -226,9 +235,10 @@ def _steps(report: dict[str, Any]) -> list[str]:
 
 def _verdict(verdict: dict[str, Any]) -> str:
     wanted = f" (wanted: {text(verdict['wanted'])})" if verdict["wanted"] else ""
-    found = f" {text(verdict['finding'])}" if verdict["finding"] else ""
+    found = f" {text(verdict['finding'])}" if verdict["finding"] and verdict["gates"] else ""
+    tone, word = (_tone(verdict["result"]), verdict["result"]) if verdict["gates"] else ("dim", "seen")
     return (
-        f'<li><span class="tag {_tone(verdict["result"])}">{text(verdict["result"])}{found}</span> '
+        f'<li><span class="tag {tone}">{text(word)}{found}</span> '
         f"<b>{text(verdict['guard'])}</b>: {text(verdict['saw'])}{wanted}<br>{_read(verdict)}</li>"
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from .actions import Ask, Signal, Start
 from .campaign import Campaign, evolve
+from .debugreport import inquiry
 from .events import Concluded, Entry, Instructed, Judged, Moved, Noted, Observed, Opened, Requested, Resumed
 from .observations import Completed
 from .report import summary
@@ -134,7 +135,12 @@ class Trail:
             }
             for request in event.verdict.read
         ]
-        verdict = {"guard": event.guard, "entry": seq, **event.verdict.model_dump(mode="json", exclude={"read"})}
+        verdict = {
+            "guard": event.guard,
+            "gates": event.gates,
+            "entry": seq,
+            **event.verdict.model_dump(mode="json", exclude={"read"}),
+        }
         self._verdicts[event.guard] = {**verdict, "read": read}
         if event.guard.startswith("assumption "):
             self.assumptions[event.guard.removeprefix("assumption ")] = self._verdicts[event.guard]
@@ -161,6 +167,7 @@ def audit(entries: Iterable[Entry]) -> dict[str, Any]:
     return {
         **document,
         "playbook_text": _text(campaign),
+        "inquiry": inquiry(campaign),
         "assumptions": [_assumption(name, named[name], trail.assumptions.get(name)) for name in named],
         "controllers": trail.controllers,
         "steps": trail.steps,

@@ -228,7 +228,7 @@ Event = Annotated[
 EVENTS: TypeAdapter[Any] = TypeAdapter(Event)
 """One adapter for the whole union: the fastest way to read a typed entry."""
 
-PROSE = frozenset({"because", "saw", "wanted", "remedy", "question"})
+PROSE = frozenset({"because", "saw", "wanted", "remedy", "question", "predicts"})
 """Fields that are written for people: not compared in replay, free to be reworded."""
 
 WORDING = frozenset({"command", "patterns"})

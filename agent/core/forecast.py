@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 
 from ..errors import PlaybookError, Problem
+from .bisect import launches
+from .hypotheses import rank, trial_of, wording
 from .plan import Plan, Stage, Trial
 from .statistics import LAUNCHES_MIN
 from .strategies import points, unimodal_launches
@@ -75,6 +77,8 @@ def check(plan: Plan) -> tuple[Problem, ...]:
 
 def forecast(plan: Plan, evaluate: Evaluate) -> Forecast:
     """Return what the search of a plan can cost; PlaybookError when it cannot be carried out."""
+    if plan.debug is not None:
+        return _inquiry(plan, evaluate)
     problems = check(plan)
     if problems:
         raise PlaybookError("the search cannot be carried out", problems=problems)
@@ -108,6 +112,33 @@ def forecast(plan: Plan, evaluate: Evaluate) -> Forecast:
         confirm=confirm,
         trials=tuple(trials),
         capped=capped,
+    )
+
+
+def _inquiry(plan: Plan, evaluate: Evaluate) -> Forecast:
+    """Count the launches of a debug campaign; a hypothesis that a dry run settles costs none, so it may be fewer."""
+    debug, limit = plan.debug, plan.budget.launches
+    assert debug is not None
+    if debug.bisect is not None:
+        task = debug.bisect
+        least, most = launches(task.mode, len(task.points), confirm=task.confirm)
+        # Which points are tested is known as it goes: the two ends, and for a set all of it and nothing.
+        ends = [task.points[-1], task.points[0]] if task.mode == "ordered" else [*task.points]
+        trials = [trial_of(plan, one, evaluate) for one in ends]
+    else:
+        tests = [one for one in rank(debug) if not one.empty]
+        baseline = resolve_trial(plan, "baseline", "baseline", "", {}, {}, {}, evaluate)
+        trials = [baseline, *(trial_of(plan, one, evaluate, (), wording(one)) for one in tests)]
+        least, most = 1 + bool(tests), 1 + len(tests)
+        least = most if debug.until == "all" else least
+    return Forecast(
+        least=least if limit is None else min(least, limit),
+        most=most if limit is None else min(most, limit),
+        base=0,
+        stages=(),
+        confirm=2 if debug.bisect is not None and debug.bisect.confirm else 0,
+        trials=tuple(trials),
+        capped=limit is not None and limit < most,
     )
 
 

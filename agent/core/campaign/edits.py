@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -21,6 +22,12 @@ class HostEdit:
     """Path, digest before and digest after of each file, once it is made."""
     why: str = ""
     """Why it was refused, or what is in the way of its revert."""
+
+    def plain(self) -> str:
+        """Return the change without what it expected to find: the text by which it is the playbook's."""
+        made = json.loads(self.spec)
+        made.pop("seen", None)
+        return json.dumps(made, sort_keys=True)
 
 
 @dataclass(slots=True)

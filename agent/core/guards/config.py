@@ -265,6 +265,10 @@ class Expr(Guard):
     expr: str = Field(min_length=1)
     finding: Finding = Finding.CONFIG_INVALID
 
+    def wants(self) -> str:
+        """See the base class."""
+        return self.expr
+
     def judge(self, evidence: Evidence) -> Verdict:
         """See the class."""
         from ..expressions import compile as compile_expression

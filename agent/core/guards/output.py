@@ -97,6 +97,10 @@ class _LogGuard(Guard):
     def _pattern(cls, value: str) -> str:
         return _checked(value)
 
+    def wants(self) -> str:
+        """See the base class."""
+        return f"{'no line' if self.guard == 'log_lacks' else 'a line'} of the log that matches `{self.pattern}`"
+
     def patterns(self) -> tuple[str, ...]:
         """See the base class."""
         return (_posix(self.pattern),)
