@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .campaign import Campaign
-from .campaign.state import Record
+from .campaign.parts import Record
 from .changes import place, spec
 from .debugging import Delta
 from .hypotheses import rank, wording
