@@ -72,7 +72,7 @@ def release(version: str) -> tuple[int, ...]:
     """Return the numbers of a release: 0.5.23.post1 and 0.5.23+cpu are (0, 5, 23)."""
     numbers: list[int] = []
     for part in version.lstrip("v").split("+")[0].split(".")[:3]:
-        if not part.isdigit():
+        if not (part.isascii() and part.isdigit()):
             break
         numbers.append(int(part))
     return tuple(numbers)

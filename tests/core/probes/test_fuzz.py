@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,18 +13,28 @@ from hypothesis import strategies as st
 
 from agent.core.observations import SectionResult
 from agent.core.probes.benchmark.serving import read_json, read_text
+from agent.core.probes.engine import read_containers, read_engine, read_flags, read_weights
 from agent.core.probes.files import file_section, read_file
 from agent.core.probes.gpu import read_apps, read_gpus
+from agent.core.probes.health import read_steady, read_xids, xids
 from agent.core.probes.host import read_disks, read_host, read_memory, read_nccl_conf
 from agent.core.probes.http import post_json, read_http
 from agent.core.probes.logs import arguments, clock_of, inside, nccl_settings, pairs, rank_of, without_stamp
+from agent.core.probes.pasted import blocks
 from agent.core.probes.processes import read_processes, read_ps
 from agent.core.probes.sockets import read_listeners
 from agent.core.servers import kind_of
 from agent.core.servers.startup import read_startup
 
 READERS: list[Any] = [read_gpus, read_apps, read_processes, read_listeners, read_host, read_disks, read_memory]
-READERS += [read_nccl_conf, read_http, read_file]
+READERS += [read_nccl_conf, read_http, read_file, read_engine, read_flags, read_containers, read_weights]
+READERS += [read_steady, read_xids]
+FACTS = [
+    path.read_text("utf-8", "replace")
+    for path in sorted((Path(__file__).parent / "facts").rglob("*"))
+    if path.is_file()
+]
+"""What real hosts printed."""
 PIECES = [
     "=end",
     "=ss",
@@ -62,6 +73,24 @@ def test_no_output_makes_a_reader_raise(text: str, status: int | None) -> None:
     table = read_gpus(SectionResult(status=status, out=text))
     assert table is not None
     assert table.problem or table.gpus, "no GPUs without a reason"
+
+
+@given(st.sampled_from(FACTS), st.data(), st.sampled_from([None, 0, 1, 15, 124, 255]))
+@settings(max_examples=300, deadline=None)
+def test_real_output_that_was_cut_and_mixed_up(text: str, data: st.DataObject, status: int | None) -> None:
+    """Captures of a real host: cut anywhere, with pieces of another one, or garbage, in the middle."""
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, len(text)))
+    other = data.draw(st.sampled_from(FACTS))
+    place = data.draw(st.integers(0, len(other)))
+    torn = data.draw(TEXT | st.just("9" * 5000) | st.just("x, " * 5000) | st.just(other[place : place + 300]))
+    broken = text[:start] + torn + text[end:]
+    for reader in READERS:
+        reader(SectionResult(status=status, out=broken))
+    xids(broken)
+    blocks(broken)
+    for gpu in read_gpus(SectionResult(status=status, out=broken)).gpus:  # type: ignore[union-attr]
+        assert gpu.used_mib is None or gpu.used_mib >= 0
 
 
 @given(TEXT)
