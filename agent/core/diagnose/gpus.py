@@ -39,6 +39,12 @@ def read(text: str, context: dict[str, Any]) -> Diagnosis:
     sections = _sections(parts, main, context)
     table, apps = read_gpus(sections["gpus"]), read_apps(sections.get("gpu_apps"))
     gpus = table.gpus if table else ()
+    if not gpus and table is not None:  # nothing to judge is never clean
+        saw, wanted = table.problem or "no row of a GPU is in it", "a row for each GPU"
+        remedy = "look at the driver, the kernel's log and the bus; no start will bring it back"
+        nothing = failed(table.finding, saw, wanted, remedy) if table.finding else unknown(saw, wanted)
+        parsed = _parsed(table, apps, (), ()) | {"rc": main.status}
+        return Diagnosis(nothing, parsed, shows=tuple(table.errors[:2]))
     recorded = mapping(context.get("recorded_run"))
     processes, mine = _processes(parts, apps, recorded)
     sections["processes"] = section_of(processes)
@@ -117,10 +123,32 @@ def _sections(parts: Mapping[str, Block], main: Block, context: Mapping[str, Any
     rows, apps = _rows(main)
     sections = {"gpus": SectionResult(status=_status(main, context), out=rows)}
     if "apps" in parts:
-        sections["gpu_apps"] = SectionResult(status=parts["apps"].status, out=parts["apps"].text)
+        sections["gpu_apps"] = SectionResult(status=parts["apps"].status, out=_holders(parts["apps"], sections["gpus"]))
     elif apps is not None:
         sections["gpu_apps"] = SectionResult(status=0, out=apps)
     return sections
+
+
+_HOLDER = ("gpu_uuid", "pid", "process_name", "used_memory")
+
+
+def _holders(block: Block, gpus: SectionResult) -> str:
+    """Return the list of compute processes in its usual columns; of one GPU alone every process is its."""
+    lines = [line for line in block.text.split("\n") if line.strip()]
+    columns = columns_of(block.command)
+    if lines and re.search(r"(?:^|, )pid(?:,|$)", lines[0]):
+        columns = tuple(cell.split(" [")[0] for cell in lines.pop(0).split(", "))
+    columns = tuple("used_memory" if name == "used_gpu_memory" else name for name in columns)
+    if not columns or columns[:4] == _HOLDER or "pid" not in columns:
+        return "\n".join(lines)
+    table = read_gpus(gpus)
+    only = table.gpus[0].uuid if table is not None and len(table.gpus) == 1 else ""
+    rows = []
+    for line in lines:
+        cells = dict(zip(columns, line.split(", "), strict=False))
+        row = (cells.get("gpu_uuid", only), cells.get("pid", ""), cells.get("process_name", "[Not Found]"))
+        rows.append(", ".join((*row, cells.get("used_memory", "[N/A]"))))
+    return "\n".join(rows)
 
 
 def _parsed(

@@ -49,8 +49,47 @@ class Block:
         return self.head.partition("cmd: ")[2]
 
 
+_PROMPT = re.compile(
+    r"^(?:\S{0,60}[@:]\S{0,80} ?)?[$#] ((?:sudo |timeout \S+ |ssh \S+ )*"
+    r"(nvidia-smi|rocm-smi|amd-smi|ps|curl|ss|tail|cat|docker|dmesg|journalctl)\b.*)$"
+)
+_STATUS = re.compile(r"^rc=(\d{1,3})(?: ms=\d+)?$")
+
+
+def _name(command: str, tool: str) -> str:
+    """Return the name that a block of this command would have."""
+    if "smi" in tool:
+        apps = re.search(r"--query-compute-apps|--showpids|\bprocess\b", command)
+        return "apps" if apps else "gpu" if "--query-gpu" in command or tool != "nvidia-smi" else "nvidia-smi"
+    return {"ps": "ps", "tail": "log_tail", "cat": "log"}.get(tool, tool)
+
+
+def _transcript(text: str) -> str:
+    """Return what was typed and printed in a terminal with dividing lines; the text itself where it is none."""
+    lines = [line.rstrip() for line in text.split("\n")]
+    if not any(_PROMPT.search(line) for line in lines):
+        return text
+    found: list[str] = []
+    place, names = -1, list[str]()
+    for line in lines:
+        if match := _PROMPT.search(line):
+            name = _name(match[1], match[2])
+            names.append(name)
+            # The same in another form is no second look: the first one counts.
+            again = str(names.count(name)) if name in names[:-1] else ""
+            found.append(f"#== {name}{again} cmd: {match[1]}")
+            place = len(found) - 1
+        elif (status := _STATUS.search(line)) and place >= 0:
+            found[place] = found[place].replace(" cmd: ", f" rc={status[1]} cmd: ", 1)
+        elif place >= 0:  # what stands before the first prompt is nobody's output
+            found.append(line)
+    return "\n".join(found)
+
+
 def blocks(text: str) -> list[Block]:
-    """Divide the text; without any dividing line it is one block without a name."""
+    """Divide the text, also one copied from a terminal; without any dividing line it is one block without a name."""
+    if "#== " not in text:
+        text = _transcript(text)
     found: list[Block] = []
     head, lines = "", list[str]()
     for line in [*text.split("\n"), "#== "]:
