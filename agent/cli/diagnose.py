@@ -28,7 +28,8 @@ TEXT_MAX = 64 << 20
 def add(commands: Any) -> None:
     """Add the command to the command line."""
     command = commands.add_parser(
-        "diagnose", help="what captured output means: logs, nvidia-smi, ps, server_info, benchmarks; contacts nothing"
+        "diagnose",
+        help="what captured output means: logs, GPU tools, ps, server_info, benchmarks, traces; contacts nothing",
     )
     command.add_argument("paths", nargs="+", metavar="PATH", help="a file, a folder, or - for standard input")
     command.add_argument("--kind", default="", help="what it is, where it is not recognised")
@@ -41,16 +42,24 @@ def add(commands: Any) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code: 0 PASS, 3 FAIL, 6 WAIT or UNKNOWN."""
+    from agent.cli.diagnose_trace import diagnosed, is_trace
     from agent.core.diagnose import KINDS
 
     if args.kind and args.kind not in KINDS:
         raise AgentError(f"{args.kind} is not a kind of input", f"known: {', '.join(KINDS)}", "E_KIND")
     given = _inputs(args.context) if args.context else {}
     found: list[tuple[str, Diagnosis]] = []
+    traces: dict[str, Path] = {}
     for path in args.paths:
         several = Path(path).is_dir()
         for name, source, beside in _sources(path):
-            found.append((name, judged(source, {**beside, **given}, args.kind, strict=not several)))
+            if source is not None and not args.kind and is_trace(source):
+                traces[name] = source  # those of several ranks belong together
+            else:
+                found.append((name, judged(source, {**beside, **given}, args.kind, strict=not several)))
+    if traces:
+        name = next(iter(traces)) if len(traces) == 1 else f"{len(traces)} traces"
+        found.append((name, diagnosed(list(traces.values()))))
     if not found:
         raise AgentError("there is nothing to read", "name a file, or a folder with files in it", "E_FILE")
     if args.json:
@@ -173,6 +182,7 @@ NAMES = {
     "http": "HTTP exchange",
     "metrics": "metrics",
     "kernel_log": "kernel log",
+    "trace": "trace of torch's profiler",
 }
 
 
@@ -195,4 +205,8 @@ def lines(name: str, found: Diagnosis) -> list[str]:
         out.append(f"  {'causes' if place == 1 else '':<7} {place}. {cause.finding}{follows}: {one_line(cause.text)}")
     if verdict.remedy:
         out.append(f"  remedy  {one_line(verdict.remedy, 300)}")
+    if found.kind == "trace" and found.parsed:
+        from agent.cli.profile_view import lines as profile_lines
+
+        out += ["", *(f"  {line}" for line in profile_lines({**found.parsed, "why": ""}))]
     return out

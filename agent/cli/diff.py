@@ -84,6 +84,17 @@ def lines(document: dict[str, Any]) -> list[str]:
     if document["metrics"]:
         out += ["", f"{'metric':<28} {'A':>11} {'B':>11}  {'B/A':>8}  95 % interval"]
         out += [_metric(item) for item in document["metrics"]]
+    one_profile, two_profile = document["profiles"]
+    if one_profile and two_profile:
+        from agent.cli.profile_view import changed
+
+        out += [
+            "",
+            "where the time went (shares, not speeds):",
+            *(f"  {line}" for line in changed(one_profile, two_profile)),
+        ]
+    elif one_profile or two_profile:
+        out += ["", f"only {'A' if one_profile else 'B'} was profiled: where the time went cannot be compared"]
     for words, names in (("the same", document["same"]), ("cannot be told", document["unknown"])):
         if names:
             out += ["", f"{words}: {', '.join(SECTIONS[name] for name in names)}"]

@@ -15,9 +15,9 @@ server:
   tensor_parallel: 1
   command: [python3, -m, sglang.launch_server]
   flags: {model-path: /data/models/MODEL}
+assumptions: {flags-known: {guard: flags_known}}   # asked of the installed server before anything is ended or loaded
 search:
-  stages:
-    - {name: chunk, flags: {chunked-prefill-size: {sweep: [2048, 4096, 8192]}}}
+  stages: [{name: chunk, flags: {chunked-prefill-size: {sweep: [2048, 4096, 8192]}}}]
 """,
     "vllm": """\
 server:
@@ -26,9 +26,9 @@ server:
   port: 8000
   tensor_parallel: 1
   command: [vllm, serve, /data/models/MODEL]
+assumptions: {flags-known: {guard: flags_known}}   # asked of the installed server before anything is ended or loaded
 search:
-  stages:
-    - {name: batch, flags: {max-num-batched-tokens: {sweep: [2048, 8192]}}}
+  stages: [{name: batch, flags: {max-num-batched-tokens: {sweep: [2048, 8192]}}}]
 """,
     "llamacpp": """\
 server:

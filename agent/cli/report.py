@@ -88,6 +88,7 @@ def utc(wall_ns: int) -> str:
 
 def lines(report: dict[str, Any]) -> list[str]:
     """Return the report as text. The first line says so when hosts were simulated."""
+    from agent.cli.profile_view import lines as profile_lines
     from agent.cli.show import lines as summary_lines
 
     out = summary_lines(report)
@@ -97,6 +98,12 @@ def lines(report: dict[str, Any]) -> list[str]:
         from agent.core.debugreport import lines as inquiry_lines
 
         out += ["", *inquiry_lines(report["inquiry"], report["edits"])]
+    for row in report["profiles"]:
+        out += [
+            "",
+            f"WHERE THE TIME WENT: {row['trial']} {row['label']}",
+            *(f"  {line}" for line in profile_lines(row)),
+        ]
     out += ["", "ASSUMPTIONS"] + (
         [line for item in report["assumptions"] for line in assumption_lines(item)] or ["  none"]
     )

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 from agent.cli import report_debug
+from agent.cli.profile_view import lines, picture
 from agent.cli.report import controller_line, order_line, setting, signal_line, start_line
 from agent.cli.show import interval
 from agent.cli.text import safe
@@ -68,6 +69,7 @@ def page(report: dict[str, Any]) -> str:
             *_decision(report),
             *report_debug.section(report),
             *_trials(report),
+            *_profiles(report),
             *_assumptions(report),
             *_steps(report),
             *_lists(report),
@@ -193,6 +195,20 @@ def _trials(report: dict[str, Any]) -> list[str]:
             ]
         )
     return ["<h2>Trials</h2>", _table(heads, rows)]
+
+
+def _profiles(report: dict[str, Any]) -> list[str]:
+    """Where the time of each profiled trial went, as bars, with the whole of each below."""
+    rows = report["profiles"]
+    if not rows:
+        return []
+    out = ["<h2>Where the time went</h2>", picture(rows)]
+    for row in rows:
+        shown = "\n".join(lines(row))
+        out.append(
+            f"<details><summary>{text(row['trial'])} {text(row['label'])}</summary><pre>{text(shown)}</pre></details>"
+        )
+    return out
 
 
 def _assumptions(report: dict[str, Any]) -> list[str]:

@@ -120,6 +120,7 @@ def load(playbook: Path) -> tuple[bytes, Plan, dict[str, bytes]]:
     from agent.core.campaign.examine import COLLECT
     from agent.core.changes import SCRIPTS
     from agent.core.probes.benchmark import generated_files
+    from agent.core.probes.trace import PARTS, SCRIPT
     from agent.core.resolve import load_plan
 
     text = read_playbook(playbook)
@@ -131,10 +132,11 @@ def load(playbook: Path) -> tuple[bytes, Plan, dict[str, bytes]]:
         return content
 
     plan = load_plan(text, str(playbook), keep)
-    profiler = (resources.files("agent.hosts.scripts") / "profile.py").read_bytes()
-    sha256 = hashlib.sha256(profiler).hexdigest()
-    files[sha256] = profiler
-    plan = plan.model_copy(update={"profile": plan.profile.model_copy(update={"sha256": sha256})})
+    scripts = {name: (resources.files("agent.hosts.scripts") / name).read_bytes() for name in (SCRIPT, *PARTS)}
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in scripts.items()}
+    files.update({digests[name]: content for name, content in scripts.items()})
+    found = {"sha256": digests.pop(SCRIPT), "files": digests if plan.profile.method == "engine" else {}}
+    plan = plan.model_copy(update={"profile": plan.profile.model_copy(update=found)})
     if plan.debug is not None:
         tools = {name: (resources.files("agent.hosts.scripts") / name).read_bytes() for name in (*SCRIPTS, COLLECT)}
         named = {name: hashlib.sha256(content).hexdigest() for name, content in tools.items()}

@@ -14,6 +14,7 @@ def add(commands: Any) -> None:
     command.add_argument("run", help="its name, a part of it, its folder, or `last`")
     command.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR")
     command.add_argument("--json", action="store_true")
+    command.add_argument("--profile", action="store_true", help="where the time of each profiled trial went, in full")
     command.add_argument("--timeline", action="store_true", help="every move, verdict and score as well")
     command.set_defaults(main=main)
 
@@ -34,6 +35,8 @@ def main(args: argparse.Namespace) -> int:
         _timeline(run.journal)
         print()
     for line in lines(document):
+        print(safe(line))
+    for line in profiled(document, whole=args.profile):
         print(safe(line))
     print(head_of(run.journal))
     return 0
@@ -74,6 +77,24 @@ def lines(document: dict[str, Any]) -> list[str]:
         last = live[-1]
         out.append(f"{word}: {last['launch']} ({last['trial']}), key {last['key']}")
     return out
+
+
+def profiled(document: dict[str, Any], *, whole: bool) -> list[str]:
+    """Return where the time of each profiled trial went: a line each, or all of it."""
+    from agent.cli.profile_view import lines as profile_lines
+    from agent.cli.profile_view import tables
+
+    out = []
+    for row in document.get("profiles", ()):
+        head = f"{row['trial']} ({row['label']})" if row["label"] else row["trial"]
+        if whole:
+            out += ["", f"where the time of {head} went:", *(f"  {line}" for line in profile_lines(row))]
+            continue
+        found = tables(row)
+        shown = ", ".join(f"{name} {share:.1%}" for name, share in list(found[0][1].items())[:4]) if found else ""
+        doubt = f"{'phases UNKNOWN' if shown else 'UNKNOWN'}: {row['why']}" if row["why"] and not row["shares"] else ""
+        out.append(f"profile of {row['trial']}: {'; '.join(part for part in (shown, doubt) if part)}")
+    return out if whole or not out else ["", *out, "  more: agent show RUN --profile"]
 
 
 def interval(decision: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from .observations import SectionResult
 from .plan import Goal
 from .probes.gpu import read_gpus
 from .probes.host import read_disks, read_host, read_memory, read_nccl_conf
+from .probes.trace import read_profile
 from .servers import kind_of
 from .statistics import LaunchMean, compare, mean
 from .values import MissingBlobError
@@ -111,6 +112,7 @@ def diff(one: Side, two: Side) -> dict[str, Any]:
         },
         "same": [name for name, found in sections.items() if not found and name not in unknown],
         "unknown": unknown,
+        "profiles": [_profile(one), _profile(two)],
         "metrics": [asdict(item) for item in metrics],
         "goal": goal,
         "verdict": _verdict(main, goal),
@@ -128,6 +130,13 @@ def _known(one: Side, two: Side, main: Measured | None) -> dict[str, bool]:
         # The decision is the run's: of two trials in one run it says nothing, their numbers have to.
         "result": decided and all(side.campaign.concluded is not None for side in sides),
     }
+
+
+def _profile(side: Side) -> dict[str, Any] | None:
+    """Return the newest profile of this configuration; None when none was taken."""
+    records = [r for r in side.campaign.history if side.trial in (r.trial.id, r.trial.of) and r.profile]
+    found = read_profile(records[-1].profile) if records else None
+    return found.model_dump(mode="json") if found is not None else None
 
 
 def _head(side: Side) -> dict[str, Any]:

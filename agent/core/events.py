@@ -191,6 +191,13 @@ class Scored(Value):
     """Standard deviation of the repeats within this launch, by metric."""
     repeats: int = 0
     profile: dict[str, float] = {}
+    """Shares of the phases (or of what else was profiled), by name; empty when they are not known."""
+    kernels: dict[str, float] = {}
+    """Shares of the classes of work on the GPU, by name."""
+    busy: float | None = None
+    """The part of the time in which anything ran on the GPU."""
+    unprofiled: str = ""
+    """Why phases are not known, where a profile was taken."""
     verdict: Literal["", "supported", "refuted", "undecided"] = ""
     """Of a hypothesis: what its test came to."""
     because: str = ""

@@ -79,10 +79,9 @@ def read_watch(parts: Iterable[tuple[float, str]]) -> WatchFacts:
                 workers = int(rest)
                 most = max(most, workers)
             elif word == "log":
-                offset, _, line_said = rest.partition(" ")
-                if offset not in seen:  # two watches may have read the same line
-                    log.append((at, line_said))
-                seen.add(offset)
+                if rest not in seen:  # two watches may have read the same line: the same words at the same place
+                    log.append((at, rest.partition(" ")[2]))
+                seen.add(rest)
             elif word == "said":
                 said.append(rest)
     return WatchFacts(state, tuple(health), workers, most, tuple(log), tuple(said))
@@ -119,6 +118,8 @@ class Evidence:
     """States that this trial on this launch was seen to leave by ``pass``."""
     finding: str = ""
     """The class of the first thing that went wrong on this launch; '' = nothing did."""
+    profile: str = ""
+    """Standard output of this trial's profile; '' when none was taken."""
     read: set[str] = field(default_factory=set)
 
     @property

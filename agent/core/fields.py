@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from .values import parse_duration, parse_percent
+from .values import parse_duration, parse_percent, parse_size
 
 DAY_S = 86_400.0
 UNSET = "unset"
@@ -89,6 +89,22 @@ Percent = Annotated[
     float,
     PlainValidator(_fraction),
     WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)?%$", "examples": ["2%"]}),
+]
+
+
+def _size(value: object) -> int:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise wrong("E_TYPE", "a size has a unit", f"write {value}MiB")
+    try:
+        return parse_size(value if isinstance(value, str) else "")
+    except ValueError:
+        raise wrong("E_TYPE", "a size has a unit", "write 512MiB or 2GiB") from None
+
+
+Size = Annotated[
+    int,
+    PlainValidator(_size),
+    WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?(B|KiB|MiB|GiB|KB|MB|GB)$", "examples": ["512MiB"]}),
 ]
 
 

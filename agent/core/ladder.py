@@ -37,7 +37,7 @@ LADDER: tuple[tuple[str, tuple[str, ...], float, dict[str, str]], ...] = (
     ("launch", ("launch",), 1 * _M, {"pass": "health-wait", "fail": "decide", **_LOST, **_AGAIN}),
     ("health-wait", ("watch", "inspect"), 30 * _M, {"pass": "benchmark", "settled": "done", **_SKIPPED, **_AGAIN}),
     ("benchmark", ("benchmark",), 30 * _M, {"pass": "profile", **_SKIPPED, **_AGAIN}),
-    ("profile", ("profile",), 10 * _M, {"pass": "decide", **_SKIPPED}),
+    ("profile", ("profile",), 15 * _M, {"pass": "decide", **_SKIPPED, "unknown": "hold"}),
     ("decide", ("decide",), 1 * _M, {"next": "kill", "same-launch": "benchmark", "finish": "finally"}),
     ("finally", ("finally",), 1 * _M, {"leave": "done", "launch": "kill", "stop": "kill"}),
 )

@@ -170,13 +170,17 @@ class Accuracy(Value):
 
 class Profile(Value):
     """How the server is profiled: ``sample`` (perf record on its process, under load), ``engine`` (its own profiler
-    or timings), or ``off``. ``on`` says which trials: all, or only those whose profile a stage's ``when`` may read.
+    or timings), or ``off``. ``on`` says which trials: ``base`` = those whose profile a stage's ``when`` may read;
+    ``best`` = also the baseline, and each new best; or all. ``sha256`` is the script, ``files`` what lies beside it.
     """
 
     method: Literal["sample", "engine", "off"] = "sample"
-    on: Literal["all", "base"] = "all"
+    on: Literal["all", "best", "base"] = "all"
     seconds: float = 3.0
+    steps: int = Field(default=40, ge=3)
+    keep_bytes: int = Field(default=2**30, ge=0)
     sha256: str = ""
+    files: dict[str, str] = {}
 
 
 class Axis(Value):

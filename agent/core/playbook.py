@@ -24,6 +24,7 @@ from .fields import (
     Part,
     Port,
     Scalar,
+    Size,
     Timeout,
     by_kind,
 )  # fmt: skip
@@ -121,10 +122,14 @@ class Profile(Part):
 
     method: Literal["sample", "engine", "off"] = "sample"
     """`sample` looks at its process, `engine` uses its own profiler, `off`."""
-    on: Literal["all", "base"] = "all"
-    """Which trials."""
+    on: Literal["all", "best", "base"] = "best"
+    """Which trials: those that a `when` reads (`base`), with the baseline and each new best (`best`), or `all`."""
     duration: Timeout = 3.0
-    """For how long."""
+    """For how long. SGLang's own profiler goes by `steps`."""
+    steps: Annotated[StrictInt, Field(ge=3, le=10_000)] = 40
+    """Batches that SGLang's own profiler records."""
+    keep: Size = 2**30
+    """Of the traces at most so much stays on the host."""
 
 
 # ---------------------------------------------------------------- states

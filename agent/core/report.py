@@ -7,6 +7,7 @@ from typing import Any
 
 from .campaign import Campaign
 from .machine import DONE, HOLD
+from .probes.trace import read_profile
 
 
 def condition(campaign: Campaign) -> str:
@@ -43,6 +44,7 @@ def summary(campaign: Campaign) -> dict[str, Any]:
         "budget": plan.budget.model_dump(mode="json"),
         "open": [answer.request for answer in campaign.open.values()],
         "trials": trials(campaign),
+        "profiles": profiles(campaign),
         "launches": launches(campaign),
         "edits": edits(campaign),
         "decision": campaign.concluded.model_dump(mode="json") if campaign.concluded else None,
@@ -95,6 +97,17 @@ def edits(campaign: Campaign) -> list[dict[str, Any]]:
         what = spec.get("path") or spec.get("root") or spec.get("repo") or spec.get("name") or ""
         rows.append({"key": edit.key, "kind": spec.get("kind"), "what": what, "state": edit.word, "why": edit.why,
                      "files": edit.files, "spec": spec})  # fmt: skip
+    return rows
+
+
+def profiles(campaign: Campaign) -> list[dict[str, Any]]:
+    """Return every profile that was taken and can be read, with its trial."""
+    rows = []
+    for record in campaign.history:
+        profile = read_profile(record.profile) if record.profile else None
+        if profile is not None:
+            head = {"trial": record.trial.id, "launch": record.launch, "label": record.trial.label()}
+            rows.append({**head, **profile.model_dump(mode="json")})
     return rows
 
 

@@ -105,7 +105,11 @@ class _Resolver:
                 "benchmark": resolve_benchmark(playbook.benchmark, self.digest, self.findings),
                 "accuracy": resolve_accuracy(playbook.accuracy, server.kind, self.digest, self.findings),
                 "profile": plan.Profile(
-                    method=playbook.profile.method, on=playbook.profile.on, seconds=playbook.profile.duration
+                    method=playbook.profile.method,
+                    on=playbook.profile.on,
+                    seconds=playbook.profile.duration,
+                    steps=playbook.profile.steps,
+                    keep_bytes=playbook.profile.keep,
                 ),
                 "states": states,
                 "debug": resolve_debug(playbook, states, self.digest, self.findings),

@@ -15,7 +15,7 @@ from .playbook import Playbook, Script, State
 from .resolve_search import compiled
 from .wording import Path, did_you_mean
 
-GUARD_NAMES = ("flags", "env", "server", "metrics", "health", "workers", "now")
+GUARD_NAMES = ("flags", "env", "server", "metrics", "health", "workers", "profile", "now")
 """What the expression of a guard may read."""
 
 Digest = Callable[[str, Path], str]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from .plan import Plan, Stage, Trial
 from .statistics import LAUNCHES_MIN, Comparison, LaunchMean, compare, looks
@@ -32,7 +32,10 @@ class Score:
     deviation: float = 0.0
     repeats: int = 1
     profile: Mapping[str, float] = field(default_factory=dict)
-    """Shares by region, where this launch was profiled."""
+    """Shares by phase, where this launch was profiled."""
+    kernels: Mapping[str, float] = field(default_factory=dict)
+    """Shares by class of work on the GPU, likewise."""
+    busy: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,16 +254,16 @@ class _Walk:
         if record is None or record.score is None:
             return "its base was not measured"
         variables = {
-            "profile": {"share": dict(record.score.profile)},
+            "profile": profile_variables(record.score),
             "best": record.score.value,
             "baseline": baseline.value,
         }
         try:
             held = self.evaluate(when, variables)
         except ValueError as problem:
-            if not record.score.profile:
-                return "there is no profile of its base to read"
-            return f"its condition cannot be judged ({problem})"
+            if not record.score.profile and not record.score.kernels:
+                return "UNKNOWN: there is no profile of its base to read"
+            return f"UNKNOWN: its condition cannot be judged ({problem})"
         return "" if held is True else f"{when} does not hold"
 
     def candidates(self, stage: Stage) -> list[Trial]:
@@ -361,6 +364,12 @@ class _Walk:
             [_launch_mean(record) for record in valid if _side(record) == side] for side in ("baseline", "winner")
         )
         return compare(baseline, winner, self.plan.goal, level)
+
+
+def profile_variables(score: Score) -> dict[str, Any]:
+    """Return what a condition sees as ``profile``. What is not known is not there: reading it is an error."""
+    found: dict[str, Any] = {"share": dict(score.profile), "kernel": dict(score.kernels)}
+    return found if score.busy is None else {**found, "busy": score.busy}
 
 
 def _side(record: Record) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 import agent.hosts.scripts
 from agent.core.probes.benchmark import BenchmarkResult, read_benchmark
-from agent.core.probes.trace import read_profile
+from agent.core.probes.trace import PARTS, SCRIPT, read_profile
 from tests.lab.conftest import FLAGS, Lab, Make
 
 SCRIPTS = Path(agent.hosts.scripts.__file__).parent
@@ -23,7 +23,10 @@ BENCH = "--port 8000 --api sglang --flush --unique-prefix --output-tokens 128 --
 
 def carried(lab: Any, script: Path) -> Path:
     """Put a script where the box sees it: of this checkout it need not see anything."""
-    return Path(shutil.copy(script, Path(lab.box.info.folder) / script.name))
+    folder = Path(lab.box.info.folder)
+    for part in PARTS if script.name == SCRIPT else ():
+        shutil.copy(SCRIPTS / part, folder / part)
+    return Path(shutil.copy(script, folder / script.name))
 
 
 def bench(lab: Lab, words: str = BENCH, script: Path = SCRIPTS / "bench.py") -> BenchmarkResult:
@@ -94,11 +97,17 @@ def test_the_profile_is_the_phases_of_a_cycle(found: Lab) -> None:
     profile = read_profile(text)
     assert profile is not None
     assert (profile.method, profile.why, profile.simulated) == ("engine", "", True)
-    assert set(profile.shares) == {"draft", "target_verify", "sampling", "idle"}
+    assert {name for name, share in profile.shares.items() if share} == {"draft", "target_verify", "sampling", "idle"}
     assert sum(profile.shares.values()) == pytest.approx(1, abs=1e-4)
+    assert sum(profile.kernels.values()) == pytest.approx(1, abs=1e-4)
     assert profile.shares["target_verify"] > 0.9
+    assert 0.2 < profile.kernels["all_reduce"] < 0.35
     assert profile.load_failed == 0
+    assert [rank.rank for rank in profile.ranks] == [f"TP-{rank}" for rank in range(8)]
+    assert profile.ranks_wanted == 8
     assert found.sh("ls /tmp | grep -c agent-profile || true").strip() == "0"
+    kept = found.sh(f"ls {found.box.info.folder}/traces | wc -l").strip()
+    assert kept == "8" == str(len([trace for trace in profile.traces if trace.kept]))
 
 
 def test_without_speculation_it_decodes(make: Make) -> None:
@@ -108,4 +117,5 @@ def test_without_speculation_it_decodes(make: Make) -> None:
     text = lab.sh(f"python3 -I {carried(lab, SCRIPTS / 'profile.py')} --pid 1 --port 8000 --method engine --api sglang")
     profile = read_profile(text)
     assert profile is not None
-    assert set(profile.shares) == {"decode", "sampling", "idle"}
+    assert {name for name, share in profile.shares.items() if share} == {"decode", "sampling", "idle"}
+    assert profile.shares["target_verify"] == 0.0

@@ -134,7 +134,8 @@ def _past(campaign: Campaign, record: Record) -> Past:
         return Past(record.trial)
     value = scored.values.get(metric) if scored.valid else None
     deviation = scored.deviations.get(metric, 0.0)
-    return Past(record.trial, Score(value, scored.finding, deviation, max(1, scored.repeats), scored.profile))
+    found = Score(value, scored.finding, deviation, max(1, scored.repeats), scored.profile, scored.kernels, scored.busy)
+    return Past(record.trial, found)
 
 
 def score(campaign: Campaign, record: Record) -> Scored:
@@ -162,6 +163,9 @@ def score(campaign: Campaign, record: Record) -> Scored:
         deviations={name: rounded(sd([table[name] for table in tables])) for name in names if len(tables) > 1},
         repeats=len(results),
         profile={name: rounded(share) for name, share in profile.shares.items()} if profile else {},
+        kernels={name: rounded(share) for name, share in profile.kernels.items()} if profile else {},
+        busy=rounded(profile.busy) if profile and profile.busy is not None else None,
+        unprofiled=profile.why if profile and not profile.shares else "",
         effective=effective,
     )
 

@@ -176,6 +176,7 @@ def evidence_of(campaign: Campaign, visit: Visit) -> Evidence:
         results=record.benchmarks if record else (),
         answered=launch.answers if launch else "",
         reference=campaign.reference,
+        profile=record.profile if record else "",
     )
 
 

@@ -1,19 +1,15 @@
-"""Measuring and looking: benchmarks in repeats, profiles, and scripts of the playbook's own, each a host job."""
+"""Measuring: benchmarks in repeats, and scripts of the playbook's own, each a host job."""
 
 from __future__ import annotations
 
 from ..actions import Job, Probe
-from ..containers import of_job
 from ..guards import Alive, GpusSteady, failed, judge, passed, unknown
 from ..guards.steady import AFTER, BEFORE, around_sections
 from ..guards.view import cause_of
 from ..observations import Completed
 from ..probes import benchmark as bench
-from ..probes import trace
 from ..probes.accuracy import accuracy_command
-from ..probes.containers import read_containers
 from ..statistics import cv
-from ..trials import wants_profile
 from ..values import Finding, Result, Verdict
 from .common import Context, Step, known, run_job, sure
 from .kill import end_jobs
@@ -125,23 +121,6 @@ def _wanted(context: Context, results: list[bench.BenchmarkResult | None]) -> in
     if len(results) < repeats.min or repeats.until_cv is None:
         return repeats.min
     return len(results) if cv(numbers) <= repeats.until_cv else min(len(results) + 1, repeats.max)
-
-
-def do_profile(context: Context) -> Step:
-    """Profile the server under load; never part of a benchmark."""
-    plan = context.evidence.plan
-    if not wants_profile(plan, context.trial):
-        return Step(done=True)
-    started = context.launch.started
-    if started is None:
-        return Step(done=True)
-    boxed = of_job(read_containers(context.launch.inspected.get("containers")), context.launch.key)
-    pid = boxed.pid if boxed is not None and boxed.pid else started.pid
-    argv, files = trace.profile_command(
-        plan.profile, context.evidence.server, pid, plan.benchmark.workload if plan.benchmark else None
-    )
-    job = Job(role="profile", argv=argv, files=files)
-    return run_job(context, "sample", job, plan.profile.seconds + 120, 0)
 
 
 def do_script(context: Context) -> Step:

@@ -279,8 +279,6 @@ def _learn(campaign: Campaign, answer: Answer) -> None:
         campaign.launch.answers = text or ""
     elif answer.role == "sample" and record is not None and text is not None:
         record.profile = text
-        if campaign.launch is not None:
-            campaign.launch.profiled = True
 
 
 def _recover(campaign: Campaign, answer: Answer, request: str, text: str | None) -> None:
@@ -299,6 +297,8 @@ def _request(campaign: Campaign, event: Requested) -> None:
         campaign.visit.answers.append(answer)
     action = event.action
     if isinstance(action, Start):
+        if action.job.role == "profile" and campaign.launch is not None:
+            campaign.launch.profiled = True  # from its start on nothing is measured on this launch any more
         if action.again and campaign.visit is not None:
             for old in campaign.visit.answers:
                 old.superseded = old.superseded or old.request == action.again
@@ -328,7 +328,8 @@ def _move(campaign: Campaign, event: Moved) -> None:
             launch.gone = bool(launch.key)
     if "watch" in words and campaign.launch is not None and campaign.launch.health_s is None:
         campaign.launch.health_s = campaign.now - campaign.launch.asked_s
-    if (event.source in (event.state, HOLD) or event.outcome == "lost") and record is not None:
+    anew = event.source in (event.state, HOLD) and "benchmark" in _words(campaign, event.state)
+    if (anew or event.outcome == "lost") and record is not None:
         record.benchmarks.clear()  # a new attempt measures anew
     where = (event.trial, event.launch, event.state)
     campaign.visits[where] = campaign.visits.get(where, 0) + 1

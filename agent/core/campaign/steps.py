@@ -12,7 +12,8 @@ from .common import Context, Step, known, look_action, owned_action, poll, probe
 from .examine import do_test
 from .kill import do_kill
 from .lease import lease_of, refused
-from .measure import do_benchmark, do_profile, do_script
+from .measure import do_benchmark, do_script
+from .profiling import do_profile
 from .serve import do_inspect, do_launch, do_watch
 
 

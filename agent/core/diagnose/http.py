@@ -158,7 +158,7 @@ def _healthy(name: str, parts: Sequence[Block], asked: Sequence[Exchange], conte
     for block in parts:
         now = max(now, block.seconds("t") or block.seconds("age_s") or now)
         if block in tail:
-            watch += [(now, f"log 0 {line}") for line in block.text.splitlines()]
+            watch += [(now, f"log {len(watch) + n} {line}") for n, line in enumerate(block.text.splitlines())]
             continue
         match = _HEAD.search(block.head)
         if match is None or not _HEALTH.search(match[2]):

@@ -115,10 +115,10 @@ def _evidence(name: str, texts: tuple[str, ...], context: Mapping[str, Any]) -> 
     stamps = [at for line in texts if (at := clock_of(line)) is not None]
     first = stamps[0] if stamps else 0.0
     watch, at = [(0.0, "state LIVE 2 0 0")], 0.0
-    for line in texts:
+    for place, line in enumerate(texts):
         stamp = clock_of(line)
         at = max(at, stamp - first) if stamp is not None else at
-        watch.append((at, f"log 0 {line}"))
+        watch.append((at, f"log {place} {line}"))
     watch.append((at, "health 200"))  # what was pasted is all there will be: nothing is worth waiting for
     return evidence_of(
         name,

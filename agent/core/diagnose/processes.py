@@ -154,7 +154,7 @@ def _ranks(processes: tuple[Process, ...], parts: Mapping[str, Block], ranks: in
     tail = parts.get("log_tail")
     now = tail.seconds("age_s") if tail else None
     watch = [(0.0, f"state LIVE {leader} 0 0"), (0.0, f"workers {len(living)}")]
-    watch += [(0.0, f"log 0 {line}") for line in (tail.text.splitlines() if tail else ())]
+    watch += [(0.0, f"log {n} {line}") for n, line in enumerate(tail.text.splitlines() if tail else ())]
     if "http" in parts:
         watch.append((0.0, f"health {parts['http'].text.strip()}"))
     vllm = any(process.title.startswith("VLLM::") for process in processes)

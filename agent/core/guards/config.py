@@ -259,7 +259,7 @@ class ScriptMatches(Guard):
 
 
 class Expr(Guard):
-    """A condition in CEL over flags, env, server, metrics, phase, health, workers and now."""
+    """A condition in CEL over flags, env, server, metrics, profile, health, workers and now."""
 
     guard: Literal["expr"] = "expr"
     expr: str = Field(min_length=1)
@@ -272,14 +272,18 @@ class Expr(Guard):
     def judge(self, evidence: Evidence) -> Verdict:
         """See the class."""
         from ..expressions import compile as compile_expression
+        from ..probes.trace import read_profile
         from .load import metrics_of
 
         trial, server, facts = evidence.trial, evidence.server, evidence.watch()
+        evidence.all("sample")
+        profile = read_profile(evidence.profile) if evidence.profile else None
         variables: dict[str, Any] = {
             "flags": dict(trial.flags) if trial else {},
             "env": dict(trial.env) if trial else {},
             "server": {"kind": server.kind, "port": server.port, "gpus": server.gpus},
             "metrics": metrics_of(evidence) if evidence.benchmarks else {},
+            "profile": profile.variables() if profile else {},
             "health": facts.health[-1][1] if facts and facts.health else 0,
             "workers": facts.workers or 0 if facts else 0,
             "now": evidence.now,

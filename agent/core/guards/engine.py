@@ -181,6 +181,13 @@ class WeightsHave(Guard):
         return passed(f"{len(found.tensors)} tensors in {len(found.shards)} files")
 
 
+def _is_engine(server: Server) -> bool:
+    """Whether the command line is the engine's own, not that of a script around it."""
+    own = kind_of(server.kind).identity_argv
+    words = [word.rsplit("/", 1)[-1] for word in server.command]
+    return any(name in word for name in own for word in words[:4]) or words[:2] == [server.kind, "serve"]
+
+
 class FlagsKnown(Guard):
     """Every flag of the server and of the search is one that the installed server lists in its own help."""
 
@@ -189,7 +196,9 @@ class FlagsKnown(Guard):
     """A help with fewer flags than this is none."""
 
     def asks(self, server: Server) -> tuple[Section, ...]:
-        """See the base class."""
+        """See the base class. A program of another name is not asked: it may take no notice and start the server."""
+        if not _is_engine(server):
+            return ()
         command, cwd = server.command, server.cwd or ""
         if server.container is not None:
             command, cwd = containers.once(server.container, command, server.env), ""
@@ -199,7 +208,10 @@ class FlagsKnown(Guard):
         """See the class."""
         found = read_flags(_section(evidence, "flags"))
         if found is None:
-            return unknown("the server was not asked for its flags", "its help")
+            saw = "the server was not asked for its flags"
+            if not _is_engine(evidence.server):
+                saw = f"{evidence.server.command[0]} is not asked for its flags: it might start the server instead"
+            return unknown(saw, "its help")
         known, status, last = found
         if len(known) < self.fewest:
             return unknown(f"its help lists {len(known)} flags (status {status}): {last[:120]}", "its help")
@@ -215,7 +227,9 @@ class FlagsKnown(Guard):
         ]
         own = getattr(evidence.kind, "canonical", str)
         wrong = [
-            name for name in dict.fromkeys(asked) if not {name.lstrip("-").replace("_", "-"), str(own(name))} & known
+            name
+            for name in dict.fromkeys(asked)
+            if not {name.lstrip("-").replace("_", "-").partition(".")[0], str(own(name)).partition(".")[0]} & known
         ]
         if not wrong:
             return passed(f"all {len(set(asked))} flags are among the {len(known)} that it lists")

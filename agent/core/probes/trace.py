@@ -2,26 +2,64 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..values import Value
 from .benchmark import count, load_document, measure, prompt_words, word
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..plan import Profile as Profiling
     from ..plan import Server, Workload
 
 SCHEMA = "agent-profile/1"
 SHARES_MAX = 500
+RANKS_MAX = 1024
 SCRIPT = "profile.py"
+PARTS = ("profile_engine.py", "trace_account.py", "trace_events.py", "trace_names.py", "trace_reduce.py")
+"""What lies beside the script on the host."""
+WAIT_S = 240.0
+"""How long the ranks may take to write their traces."""
+
+
+class Kernel(Value):
+    """One kernel with all its calls on all ranks; ``share`` of a window, the mean over ranks."""
+
+    name: str
+    kind: str
+    us: float
+    calls: int
+    share: float
+
+
+class Rank(Value):
+    """Where the time of one rank's GPU went: parts of its own window."""
+
+    rank: str
+    window_us: float
+    busy: float
+    phases: dict[str, float]
+    classes: dict[str, float]
+
+
+class TraceFile(Value):
+    """A trace on the host. ``kept`` is False when it was larger than what may be kept."""
+
+    rank: str
+    path: str
+    bytes: int
+    kept: bool
 
 
 class Profile(Value):
-    """Shares of CPU samples (``perf``) or of the seconds that the engine accounts for (``engine``).
+    """Shares of CPU samples (``perf``), of an engine's own trace, or of the seconds it accounts for (``engine``).
 
     ``shares`` holds groups by name (``matmul``, ``barrier``, ``prompt`` …) and, with ``perf``, shared objects as
-    ``object:NAME``; groups add up to 1, and so do objects. With SGLang's own profiler they are the phases of a decode
-    cycle (``draft``, ``target_verify``, ``sampling``, ``idle``). ``none`` says that no method worked, and ``why``.
+    ``object:NAME``; groups add up to 1, and so do objects. Of an engine's trace they are the phases of its work
+    (``draft``, ``target_verify``, ``sampling``, ``idle`` …), means over ranks, and empty where the trace does not tell
+    them: ``why`` says the reason. ``kernels`` are the classes of work on the GPU, with the two kinds of waiting.
+    ``none`` says that no method worked.
     """
 
     method: Literal["perf", "engine", "none"]
@@ -32,6 +70,24 @@ class Profile(Value):
     simulated: bool = False
     """The server said that it is a simulated one."""
     shares: dict[str, float] = {}
+    kernels: dict[str, float] = {}
+    busy: float | None = None
+    """The part of the window in which anything ran on the device."""
+    device: Literal["gpu", "cpu"] | None = None
+    phases: dict[str, float] = {}
+    """As ``shares``, also where too much of the time belongs to no phase: then they are lower bounds."""
+    by_phase: dict[str, dict[str, float]] = {}
+    ranks_wanted: int | None = None
+    ranks: tuple[Rank, ...] = ()
+    top: tuple[Kernel, ...] = ()
+    traces: tuple[TraceFile, ...] = ()
+    steps: int | None = None
+    stacks: bool = False
+
+    def variables(self) -> dict[str, Any]:
+        """Return what conditions see as ``profile``."""
+        found: dict[str, Any] = {"share": dict(self.shares), "kernel": dict(self.kernels)}
+        return found if self.busy is None else {**found, "busy": self.busy}
 
 
 def read_profile(text: str) -> Profile | None:
@@ -39,20 +95,10 @@ def read_profile(text: str) -> Profile | None:
     document = load_document(text)
     if document is None or document.get("schema") != SCHEMA:
         return None
-    method, raw, samples = document.get("method"), document.get("shares"), count(document.get("samples"))
-    if (
-        method not in ("perf", "engine", "none")
-        or not isinstance(raw, dict)
-        or len(raw) > SHARES_MAX
-        or samples is None
-    ):
+    method, samples = document.get("method"), count(document.get("samples"))
+    shares = _shares(document.get("shares"))
+    if method not in ("perf", "engine", "none") or shares is None or samples is None:
         return None
-    shares: dict[str, float] = {}
-    for name, value in raw.items():
-        share = measure(value)
-        if share is None or share > 1.000001 or len(name) > 200:
-            return None
-        shares[word(name)] = share
     load = document.get("load")
     load = load if isinstance(load, dict) else {}
     return Profile(
@@ -63,7 +109,69 @@ def read_profile(text: str) -> Profile | None:
         load_failed=count(load.get("failed")),
         simulated=document.get("simulated") is True,
         shares=shares,
+        kernels=_shares(document.get("kernels")) or {},
+        busy=_share(document.get("busy")),
+        device=device if (device := document.get("device")) in ("gpu", "cpu") else None,
+        phases=_shares(document.get("phases")) or {},
+        by_phase=_by_phase(document.get("by_phase")),
+        ranks_wanted=count(document.get("ranks_wanted")),
+        ranks=tuple(rank for item in _list(document.get("ranks")) if (rank := _rank(item)) is not None),
+        top=tuple(kernel for item in _list(document.get("top")) if (kernel := _kernel(item)) is not None),
+        traces=tuple(trace for item in _list(document.get("traces")) if (trace := _trace(item)) is not None),
+        steps=count(document.get("steps")),
+        stacks=document.get("stacks") is True,
     )
+
+
+def _share(value: Any) -> float | None:
+    share = measure(value)
+    return share if share is not None and share <= 1.000001 else None
+
+
+def _shares(raw: Any) -> dict[str, float] | None:
+    """Return a table of shares; None when there is none, or one that cannot be."""
+    if not isinstance(raw, dict) or len(raw) > SHARES_MAX:
+        return None
+    shares: dict[str, float] = {}
+    for name, value in raw.items():
+        share = _share(value)
+        if share is None or len(name) > 200:
+            return None
+        shares[word(name)] = share
+    return shares
+
+
+def _list(raw: Any) -> list[Mapping[str, Any]]:
+    return [item for item in raw[:RANKS_MAX] if isinstance(item, dict)] if isinstance(raw, list) else []
+
+
+def _by_phase(raw: Any) -> dict[str, dict[str, float]]:
+    if not isinstance(raw, dict) or len(raw) > SHARES_MAX:
+        return {}
+    return {word(phase): found for phase, table in raw.items() if (found := _shares(table)) is not None}
+
+
+def _rank(item: Mapping[str, Any]) -> Rank | None:
+    window, busy = measure(item.get("window_us")), _share(item.get("busy"))
+    phases, classes = _shares(item.get("phases")), _shares(item.get("classes"))
+    if window is None or busy is None or phases is None or classes is None:
+        return None
+    return Rank(rank=word(item.get("rank")), window_us=window, busy=busy, phases=phases, classes=classes)
+
+
+def _kernel(item: Mapping[str, Any]) -> Kernel | None:
+    spent, calls, share = measure(item.get("us")), count(item.get("calls")), measure(item.get("share"))
+    if spent is None or calls is None or share is None:
+        return None
+    return Kernel(name=word(item.get("name")), kind=word(item.get("class")), us=spent, calls=calls, share=share)
+
+
+def _trace(item: Mapping[str, Any]) -> TraceFile | None:
+    size = count(item.get("bytes"))
+    if size is None:
+        return None
+    kept = item.get("kept") is True
+    return TraceFile(rank=word(item.get("rank")), path=word(item.get("path")), bytes=size, kept=kept)
 
 
 def profile_command(
@@ -74,12 +182,15 @@ def profile_command(
     The load is the benchmark's own prompts when they are given.
     """
     words, files = prompt_words(workload) if workload is not None else ((), {})
-    load = ("--concurrency", str(workload.concurrency)) if workload is not None else ()
+    load: tuple[str, ...] = ()
+    if workload is not None:
+        load = ("--concurrency", str(workload.concurrency), "--output-tokens", str(workload.output_tokens))
+    engine = ("--steps", str(profile.steps), "--wait", f"{WAIT_S:g}", "--keep-mib", str(profile.keep_bytes >> 20))
     argv = (
         *("python3", f"@job/{SCRIPT}", "--pid", str(pid), "--port", str(server.port)),
         *("--seconds", str(profile.seconds), "--method", "engine" if profile.method == "engine" else "sample"),
-        *("--api", server.kind),
+        *("--api", server.kind, *(engine if profile.method == "engine" else ())),
         *load,
         *words,
     )
-    return argv, {SCRIPT: profile.sha256, **files}
+    return argv, {SCRIPT: profile.sha256, **profile.files, **files}

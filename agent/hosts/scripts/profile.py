@@ -5,9 +5,8 @@ agent. It keeps the server busy with a small load of its own, because an idle se
 may sample, shares are of CPU samples; where it may not, they are of the time that the engine itself accounts for.
 The document says which. Sampling disturbs: a profile is never a benchmark, and it reports no throughput.
 
-SGLang has a profiler of its own, asked for by ``--method engine --api sglang``. A simulated server reduces its traces
-to the phases of a decode cycle itself. A real one leaves torch traces, in which kernels carry no phase: nothing is
-read from those yet, so its profiler, which costs time and memory, is not started either.
+SGLang and vLLM have profilers of their own, asked for by ``--method engine --api sglang``: profile_engine.py, which
+lies beside this file, drives them and reduces their traces.
 """
 
 from __future__ import annotations
@@ -17,15 +16,17 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 KEY_VARIABLES = ("AGENT_API_KEY", "OPENAI_API_KEY", "LLAMA_API_KEY", "VLLM_API_KEY")
 DEFAULT_PROMPTS = ["Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday, Monday, Tuesday,"]
@@ -51,29 +52,23 @@ ENGINE_SECONDS = {
 }
 
 
-SGLANG_STEPS = 60
-"""Decode passes in SGLang's profile: a few requests, far more than one cycle."""
-SGLANG_WAIT_S = 30.0
-LOOK_S = 0.05
-
-
 class Load:
     """Requests without end, from a few threads, until told to stop."""
 
-    def __init__(self, base: str, prompts: list[str], concurrency: int) -> None:
-        self.base, self.prompts = base, prompts
+    def __init__(self, base: str, prompts: list[str], concurrency: int, tokens: int) -> None:
+        self.base, self.prompts, self.tokens = base, prompts, tokens
         self.stop = threading.Event()
         self.done, self.failed = 0, 0
         self.key = next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), "")
         self.threads = [threading.Thread(target=self.work, args=(n,), daemon=True) for n in range(concurrency)]
 
-    def fetch(self, path: str, body: Any = None) -> str:
+    def fetch(self, path: str, body: Any = None, timeout_s: float = 300) -> str:
         """Return the text of an answer; raise OSError when there is none."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.base + path, data, {"Content-Type": "application/json"})  # noqa: S310
         if self.key:
             request.add_header("Authorization", "Bearer " + self.key)
-        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - the scheme is fixed by the caller
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310 - the scheme is fixed by the caller
             return str(answer.read(8 * 1024 * 1024).decode("utf-8", "replace"))
 
     def model(self) -> str:
@@ -88,7 +83,7 @@ class Load:
         model = self.model()
         while not self.stop.is_set():
             prompt = self.prompts[(number + self.done) % len(self.prompts)]
-            body = {"model": model, "prompt": prompt, "max_tokens": 48, "temperature": 0, "ignore_eos": True}
+            body = {"model": model, "prompt": prompt, "max_tokens": self.tokens, "temperature": 0, "ignore_eos": True}
             try:
                 self.fetch("/v1/completions", body)
                 self.done += 1
@@ -181,39 +176,6 @@ def engine_shares(before: dict[str, float], after: dict[str, float]) -> dict[str
     return {name: round(value / total, 6) for name, value in spent.items()} if total > 0 else {}
 
 
-def sglang_shares(load: Load) -> tuple[dict[str, float], str, bool]:
-    """Return the shares by SGLang's own profiler, why there are none, and whether they are simulated."""
-    try:
-        info = json.loads(load.fetch("/get_server_info"))
-        if not isinstance(info, dict) or info.get("lab") is not True:
-            return {}, "SGLang's torch traces are not read for phases, so its profiler was not started", False
-        with tempfile.TemporaryDirectory(prefix="agent-profile-") as folder:
-            Path(folder).chmod(0o777)  # the server may run as somebody else
-            ordered = {"output_dir": folder, "num_steps": SGLANG_STEPS, "activities": ["CPU", "GPU"]}
-            load.fetch("/start_profile", ordered)
-            missing = await_traces(Path(folder), int(info["tp_size"]))
-            if missing:
-                load.fetch("/stop_profile", {})
-                return {}, missing, True
-            (reduced,) = Path(folder).glob("*.phase-shares.json")
-            shares = json.loads(reduced.read_text("utf-8"))["share"]
-            return {str(name): float(share) for name, share in shares.items()}, "", True
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        return {}, f"SGLang's profiler: {type(error).__name__}: {error}"[:300], True
-
-
-def await_traces(folder: Path, ranks: int) -> str:
-    """Wait until the trace of every rank is there and has stopped growing; return what is missing, or ''."""
-    deadline, before = time.monotonic() + SGLANG_WAIT_S, {}  # type: float, dict[str, int]
-    while time.monotonic() < deadline:
-        sizes = {path.name: path.stat().st_size for path in folder.glob("*.trace.json.gz")}
-        if len(sizes) >= ranks and all(sizes.values()) and sizes == before and any(folder.glob("*.phase-shares.json")):
-            return ""
-        before = sizes
-        time.sleep(LOOK_S)
-    return f"after {SGLANG_WAIT_S:g} s there are {len(before)} of {ranks} traces, or some still grow"
-
-
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of this script's flags."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -224,6 +186,10 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--method", choices=("sample", "engine"), default="sample")
     parser.add_argument("--api", default="", help="the kind of server; `sglang` has a profiler of its own")
     parser.add_argument("--concurrency", type=int, default=1)
+    parser.add_argument("--output-tokens", type=int, default=128, help="of each request of the load")
+    parser.add_argument("--steps", type=int, default=40, help="batches that SGLang's own profiler records")
+    parser.add_argument("--wait", type=float, default=240.0, help="seconds until every rank has written its trace")
+    parser.add_argument("--keep-mib", type=int, default=1024, help="of the traces that are kept, in all")
     parser.add_argument("--prompts", default=json.dumps(DEFAULT_PROMPTS), help="a JSON list of texts")
     parser.add_argument("--prompts-file", default="", help="a file with a JSON list of texts")
     return parser
@@ -239,7 +205,7 @@ def main() -> int:
     except (OSError, ValueError) as error:
         sys.stderr.write(f"profile: {error}\n")
         return 2
-    load = Load(f"http://{options.host}:{options.port}", prompts, max(1, options.concurrency))
+    load = Load(f"http://{options.host}:{options.port}", prompts, max(1, options.concurrency), options.output_tokens)
     sys.stdout.write(json.dumps(profiled(load, options)) + "\n")
     return 0
 
@@ -251,13 +217,14 @@ def profiled(load: Load, options: argparse.Namespace) -> dict[str, Any]:
         thread.start()
     time.sleep(0.2)  # the first request is on its way
     samples, shares, why = 0, {}, "sampling was not asked for"  # type: int, dict[str, float], str
-    simulated = own = False
-    if options.method == "engine" and options.api == "sglang":
-        own = True
-        shares, why, simulated = sglang_shares(load)
+    own: dict[str, Any] | None = None
+    if options.method == "engine" and options.api in ("sglang", "vllm"):
+        own = by_engine(load, options)
+        if options.api == "vllm" and own["method"] == "none":
+            why, own = own["why"], None  # it accounts for seconds of requests all the same
     elif options.method == "sample":
         samples, shares, why = sample(options.pid, options.seconds)
-    if not shares and not own:
+    if not shares and own is None:
         load.stop.wait(options.seconds)
         shares = engine_shares(before, engine_seconds(load.metrics()))
     load.stop.set()
@@ -265,14 +232,35 @@ def profiled(load: Load, options: argparse.Namespace) -> dict[str, Any]:
         thread.join(10)
     return {
         "schema": "agent-profile/1",
-        "simulated": simulated,
+        "simulated": False,
         "method": "perf" if samples else "engine" if shares else "none",
         "why": "" if samples else why,
         "samples": samples,
         "seconds": options.seconds,
         "load": {"done": load.done, "failed": load.failed},
         "shares": shares,
+        **(own or {}),
     }
+
+
+def by_engine(load: Load, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the parts of the document that the engine's own profiler fills."""
+    import profile_engine  # type: ignore[import-not-found]  # on a host it lies beside this file
+
+    # Whoever ends this job ends the engine's profile with it: SystemExit passes through what stops it.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        if options.api == "vllm":
+            options.limit = options.seconds
+            found = profile_engine.vllm(load.fetch, options)
+        else:
+            options.limit = max(60.0, options.seconds)
+            found = profile_engine.sglang(load.fetch, options, Path(__file__).resolve().parent / "traces")
+    except profile_engine.NoProfileError as error:
+        return {"method": "none", "why": str(error), "shares": {}}
+    except Exception as error:  # whatever the engine or its files are like: the document says what happened
+        return {"method": "none", "why": f"{type(error).__name__}: {error}"[:300], "shares": {}}
+    return {"method": "engine" if found["kernels"] else "none", **found}
 
 
 if __name__ == "__main__":

@@ -66,7 +66,8 @@ class Scene:
     """What is known in a visit to a state; each method adds to it and returns the scene."""
 
     def __init__(self, kind: str = "sglang", gpus: int = 0, now: float = 1000.0, **server: Any) -> None:
-        self.server = Server(kind=kind, host="box", port=30000, gpus=gpus, command=("serve",), **server)
+        server = {"command": ("serve",), **server}
+        self.server = Server(kind=kind, host="box", port=30000, gpus=gpus, **server)
         self.trial: Trial | None = Trial(id="t1", role="candidate")
         self.now, self.entered = now, 0.0
         self.answers: list[Answer] = []

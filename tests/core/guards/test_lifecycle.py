@@ -22,7 +22,7 @@ LIVE = (1.0, "state LIVE 4000 500 10")
         ("ORPHANED 4000 500 10", Result.PASS, None),
         ("STARTING", Result.WAIT, None),
         ("EXITED 1 20", Result.FAIL, Finding.CRASH),
-        ("LOST died", Result.FAIL, Finding.CRASH),
+        ("LOST died", Result.FAIL, Finding.LOST),
         ("ABSENT", Result.UNKNOWN, None),
         ("nonsense \x1b[0m", Result.UNKNOWN, None),
     ],

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from agent.core.guards import FlagsKnown
+
 from .scene import Scene
 
 HEAD = "index, uuid, clocks_event_reasons.active, clocks_event_reasons_counters.sw_power_cap [us], "
@@ -236,3 +238,30 @@ def test_a_real_program_is_asked(tmp_path: Any) -> None:
     assert found is not None
     assert {f"flag-{n}" for n in range(12)} | {"num-steps", "n"} <= found[0]
     assert found[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "asked"),
+    [
+        (("python3", "-m", "sglang.launch_server"), True),
+        (("/opt/v/bin/sglang", "serve"), True),
+        (("sglang", "serve"), True),
+        (("./serve.sh",), False),
+        (("docker", "run", "img"), False),
+    ],
+)
+def test_only_the_engine_itself_is_asked_for_help(command: tuple[str, ...], asked: bool) -> None:
+    """A script around it may take no notice of the word and start the server, before anything was ended."""
+    scene = Scene(command=command)
+    guard = FlagsKnown()
+    assert bool(guard.asks(scene.evidence().server)) is asked
+    verdict = scene.judge("flags_known")
+    assert verdict.result == "UNKNOWN"
+    assert ("might start the server" in verdict.saw) is not asked
+
+
+def test_entries_of_a_table_are_asked_for_by_the_tables_name() -> None:
+    """``speculative-config.method`` is no flag of its own."""
+    scene = Scene(kind="vllm", command=("vllm", "serve", "/m"), flags={"speculative-config.method": "ngram"})
+    found = scene.look(flags=(0, "--speculative-config\n--tensor-parallel-size\n=tail bye\n=end 0"))
+    assert found.judge("flags_known", fewest=2).result == "PASS"
