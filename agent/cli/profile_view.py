@@ -27,7 +27,7 @@ def tables(profile: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
     """Return what there is to show: phases and classes of kernels, or what else was sampled."""
     found = [(title, profile[name]) for name, title in ROWS if profile.get(name)]
     if not found and profile["shares"]:
-        found = [("share of", profile["shares"])]
+        found = [("sampled" if profile["method"] == "perf" else "phase", profile["shares"])]
     return [
         (title, {name: share for name, share in _sorted(table) if share > 0 and not name.startswith("object:")})
         for title, table in found
@@ -104,7 +104,11 @@ def _ranks(rows: list[dict[str, Any]]) -> list[str]:
 def changed(one: dict[str, Any], two: dict[str, Any]) -> list[str]:
     """Return the two side by side, the largest change first."""
     out = []
-    for (title, old), (_, new) in zip(tables(one), tables(two), strict=False):
+    others = dict(tables(two))
+    for title, old in tables(one):
+        new = others.get(title)
+        if new is None:
+            continue
         rows = [(name, old.get(name, 0.0), new.get(name, 0.0)) for name in dict.fromkeys([*old, *new])]
         rows.sort(key=lambda row: (-abs(row[2] - row[1]), row[0]))
         out.append(f"{title:<18} {'A':>7} {'B':>7} {'B - A':>8}")
@@ -130,12 +134,12 @@ def _move(one: float, two: float) -> str:
 
 def picture(rows: list[dict[str, Any]]) -> str:
     """Draw the profiles of a run as stacked bars, one below the other; '' without any."""
-    drawn = [(row, tables(row)) for row in rows if tables(row)]
-    if not drawn:
-        return ""
+    drawn: dict[str, list[tuple[str, dict[str, float]]]] = {}
+    for row in rows:
+        for title, table in tables(row):
+            drawn.setdefault(title, []).append((row["trial"], table))
     out = []
-    for place, (title, _) in enumerate(drawn[0][1]):
-        series = [(row["trial"], found[place][1]) for row, found in drawn if len(found) > place]
+    for title, series in drawn.items():
         names = list(dict.fromkeys(name for _, table in series for name, _ in _sorted(table)))
         names.sort(key=lambda name: (name in WAITING, -max(table.get(name, 0.0) for _, table in series), name))
         out.append(_stacked(title, series, names))

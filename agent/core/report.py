@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 from .campaign import Campaign
+from .events import Scored
 from .machine import DONE, HOLD
-from .probes.trace import read_profile
+from .probes.trace import Profile, read_profile
 
 
 def condition(campaign: Campaign) -> str:
@@ -104,11 +105,20 @@ def profiles(campaign: Campaign) -> list[dict[str, Any]]:
     """Return every profile that was taken and can be read, with its trial."""
     rows = []
     for record in campaign.history:
-        profile = read_profile(record.profile) if record.profile else None
+        profile = read_profile(record.profile) if record.profile else _scored_profile(record.scored)
         if profile is not None:
             head = {"trial": record.trial.id, "launch": record.launch, "label": record.trial.label()}
             rows.append({**head, **profile.model_dump(mode="json")})
     return rows
+
+
+def _scored_profile(scored: Scored | None) -> Profile | None:
+    """Return what a score kept of a profile, where the profile itself was not read (a summary of a long journal)."""
+    if scored is None or not (scored.profile or scored.kernels or scored.unprofiled):
+        return None
+    method: Literal["engine", "none"] = "engine" if scored.profile or scored.kernels else "none"
+    known = {"shares": scored.profile, "phases": scored.profile, "kernels": scored.kernels, "busy": scored.busy}
+    return Profile(method=method, why=scored.unprofiled, **known)
 
 
 def launches(campaign: Campaign) -> list[dict[str, Any]]:
