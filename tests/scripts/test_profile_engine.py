@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -131,6 +132,24 @@ def test_a_start_whose_answer_is_lost(tmp_path: Path, serve: Make) -> None:
     assert found.method == "none"
     assert server.count("/stop_profile") == 1
     assert server.running is None
+
+
+def test_a_job_that_is_ended_ends_the_profile(tmp_path: Path, serve: Make) -> None:
+    """A state that times out ends its jobs: a profiler must not go on recording in a server that somebody uses."""
+    server = serve(Script(batches=0))
+    job = tmp_path / "job"
+    job.mkdir()
+    for name in (SCRIPT, *PARTS):
+        shutil.copy(SCRIPTS / name, job / name)
+    argv = ["--pid", "1", "--port", str(server.port), "--method", "engine", "--api", "sglang"]
+    with subprocess.Popen([sys.executable, "-I", str(job / SCRIPT), *argv], stdout=subprocess.PIPE) as running:
+        deadline = time.monotonic() + 30
+        while server.running is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        running.terminate()
+        running.communicate(timeout=30)
+    assert running.returncode == 143
+    assert (server.count("/stop_profile"), server.running) == (1, None)
 
 
 def test_data_parallel_ranks(tmp_path: Path, serve: Make) -> None:
