@@ -51,6 +51,10 @@ class NoProfileError(Exception):
     """There is no profile, and why."""
 
 
+class RefusedError(NoProfileError):
+    """The engine did not start one: there is nothing of ours to stop."""
+
+
 def sglang(fetch: Fetch, options: Any, folder: Path) -> Document:
     """Profile SGLang for some steps; return the breakdown."""
     info = _info(fetch)
@@ -65,10 +69,13 @@ def sglang(fetch: Fetch, options: Any, folder: Path) -> Document:
         "with_stack": stacks,
         "record_shapes": False,
     }
-    _start(fetch, ordered)
     ended = False
     try:
+        _start(fetch, ordered)
         ended = _steps(folder, options.limit)
+    except RefusedError:
+        ended = True
+        raise
     finally:
         if not ended:  # asked to stop what has ended, it would write a traceback into its log
             stop(fetch)
@@ -87,11 +94,16 @@ def vllm(fetch: Fetch, options: Any) -> Document:
         )
     _room(folder)
     before = set(_traces(folder))
-    _start(fetch, {})
+    refused = False
     try:
+        _start(fetch, {})
         time.sleep(options.limit)
+    except RefusedError:
+        refused = True
+        raise
     finally:
-        stop(fetch, WRITE_S)
+        if not refused:
+            stop(fetch, WRITE_S)
     found = await_traces(folder, None, options.wait, before)
     kept = thinned(found, options.keep_mib)
     return {**merge(found), "traces": kept, "stacks": any(report.get("stacks") for report in found.values())}
@@ -147,10 +159,8 @@ def _start(fetch: Fetch, ordered: Document) -> None:
     except urllib.error.HTTPError as error:
         body = error.read(300).decode("utf-8", "replace").strip()
         hint = "; is one in progress already?" if error.code == 500 else ""
-        raise NoProfileError(f"/start_profile answered HTTP {error.code}{hint} {body}".strip()[:300]) from None
-    except OSError as error:
-        # It may have been started for all we know: an answer that was lost is no refusal.
-        stop(fetch)
+        raise RefusedError(f"/start_profile answered HTTP {error.code}{hint} {body}".strip()[:300]) from None
+    except OSError as error:  # an answer that was lost is no refusal: it may have been started for all we know
         raise NoProfileError(f"/start_profile: {_said(error)}") from None
 
 
