@@ -113,7 +113,10 @@ def wanted_guards(server: Server, search: Search) -> dict[str, tuple[dict[str, A
         "verify-clean": [{"guard": name} for name in (*clean, "no_process", "port_free")],
         "launch": [{"guard": "alive"}],
         "health-wait": [{"guard": name} for name in up],
-        "benchmark": [{"guard": name} for name in ("bench_valid", "drafting", "accuracy")],
+        "benchmark": [
+            *({"guard": name} for name in ("bench_valid", "drafting", "accuracy")),
+            *([{"guard": "gpus_steady", "blind_ok": True}] if gpu else []),
+        ],
     }
     return {state: tuple(specs) for state, specs in rows.items()}
 

@@ -11,7 +11,8 @@ import re2 as re
 
 from ..guards import failed, judge, unknown
 from ..guards.config import EffectiveConfig, same
-from ..guards.load import BenchValid, Drafting
+from ..guards.load import Drafting
+from ..guards.valid import BenchValid
 from ..observations import SectionResult
 from ..probes.benchmark import BenchmarkResult
 from ..probes.benchmark.serving import read_json, read_text, result_of

@@ -18,10 +18,11 @@ from .engine import EngineIs, FlagsKnown, ImageReady, WeightsHave
 from .evidence import Check, Collected, LogValue, Reached
 from .hardware import GpuCount, GpusBalanced, GpusClean, GpusIdle
 from .lifecycle import Alive, Progressing, Ready, Workers
-from .load import BenchValid, Drafting, Metric
+from .load import Drafting, Metric
 from .output import Answers, LogHas, LogLacks
 from .ownership import HostUnchanged, NoProcess, PortFree, ServerIsOurs
 from .steady import GpusSteady
+from .valid import BenchValid
 
 if TYPE_CHECKING:
     from ..evidence import Evidence

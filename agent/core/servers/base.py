@@ -98,6 +98,14 @@ class ServerKind:
         """Whether this trial asks for speculative decoding."""
         return False
 
+    def longest_accept(self, trial: Trial) -> int | None:
+        """Return how many tokens one verification can give at most; None when the flags do not say."""
+        return None
+
+    def graphs(self, trial: Trial) -> bool:
+        """Whether decoding without a CUDA graph would be another configuration than was asked for."""
+        return False
+
     def workers(self, server: Server, trial: Trial) -> int:
         """Return how many processes the server has at least when it is up."""
         return 1

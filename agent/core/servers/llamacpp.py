@@ -212,6 +212,15 @@ class LlamaCpp(ServerKind):
         first = choices[0] if isinstance(choices, list) and choices else None
         return word(first.get("text")) if isinstance(first, dict) and isinstance(first.get("text"), str) else None
 
+    def longest_accept(self, trial: Trial) -> int | None:
+        """See the base class; None where the engine's own default decides."""
+        given = self._given(trial)
+        kinds = [kind for kind in str(given.get("spec-type", "none")).split(",") if kind != "none"]
+        names = ["spec-draft-n-max" if kind.startswith("draft") else f"spec-{kind}-size-m" for kind in kinds]
+        sizes = [given.get(name) for name in names]
+        known = [size for size in sizes if isinstance(size, int) and size > 0]
+        return max(known) + 1 if known and len(known) == len(sizes) else None
+
     def speculates(self, trial: Trial) -> bool:
         """Whether this trial asks for speculation. A draft model alone asks for it too, and does not get it."""
         given = self._given(trial)

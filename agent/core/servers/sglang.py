@@ -173,6 +173,19 @@ class Sglang(Engine):
         text = body.get("text") if isinstance(body, dict) else None
         return text if isinstance(text, str) else None
 
+    def longest_accept(self, trial: Trial) -> int | None:
+        """See the base class: the longest path of the draft's tree and the bonus token."""
+        steps = self.flag(trial, "speculative-num-steps")
+        if isinstance(steps, int) and steps > 0:
+            return steps + 1
+        drafted = self.flag(trial, "speculative-num-draft-tokens")
+        return drafted if isinstance(drafted, int) and drafted > 0 else None
+
+    def graphs(self, trial: Trial) -> bool:
+        """See the base class."""
+        off = ("disable-cuda-graph", "disable-decode-cuda-graph", "enforce-eager", "cuda-graph-backend-decode")
+        return not any(self.flag(trial, name) not in (None, False) for name in off)
+
     def speculates(self, trial: Trial) -> bool:
         """See the base class."""
         return self.flag(trial, "speculative-algorithm") not in {None, False, "", "NONE", "none"}

@@ -216,6 +216,15 @@ class Vllm(Engine):
         )
         return text if isinstance(text, str) else None
 
+    def longest_accept(self, trial: Trial) -> int | None:
+        """See the base class."""
+        try:
+            given = json.loads(str(self.flag(trial, "speculative-config") or "{}"))
+        except (ValueError, RecursionError):
+            return None
+        tokens = given.get("num_speculative_tokens") if isinstance(given, dict) else None
+        return tokens + 1 if isinstance(tokens, int) and tokens > 0 else None
+
     def speculates(self, trial: Trial) -> bool:
         """See the base class."""
         return self.flag(trial, "speculative-config") not in {None, False, ""}

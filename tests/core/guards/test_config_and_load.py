@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.core.guards.config import same
-from agent.core.guards.load import variation
+from agent.core.guards.valid import variation
 from agent.core.probes.files import file_section
 from agent.core.values import Finding, Result
 
