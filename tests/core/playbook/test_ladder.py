@@ -30,7 +30,7 @@ def test_guards_of_a_server_on_gpus() -> None:
             "alive", "progressing", "ready", "server_is_ours", "effective_config", "answers", "workers",
             "gpus_balanced", "env_applied",
         ],
-        "benchmark": ["bench_valid", "drafting", "accuracy"],
+        "benchmark": ["bench_valid", "drafting", "accuracy", "gpus_steady"],
         "profile": [],
         "decide": [],
         "finally": [],
@@ -110,7 +110,7 @@ def test_states_are_put_in_behind_others() -> None:
     assert early.state("early").on == {"pass": "kill", **ends}, "before a launch there is no server to be lost"
     first = found.state("first")
     assert (first.do, first.script, first.args) == (("script",), "a.py", ("x", "--requests", "150", "--fast"))
-    assert found.files.keys() == {"a.py", "b.py", "builtin"}
+    assert found.files.keys() == {"a.py", "b.py", "builtin", "builtin:accuracy"}
     assert first.sha256 == found.files["a.py"]
 
 
