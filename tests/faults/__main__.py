@@ -28,6 +28,7 @@ from tests.hosts.test_once import controller, finish, go
 from tests.hosts.world import Way, fresh_key
 from tests.support.sshd import sshd
 
+from . import links
 from .bed import Bed, guarded, local, over_ssh, wait_for
 from .test_controller import crash_at_boundaries, kill_at_random
 from .test_network import dropped_launches, resets
@@ -222,6 +223,7 @@ MATRIX: dict[str, Callable[[Path, float], list[Row]]] = {
     "dropped": dropped,
     "reused": reused,
     "taken-over": taken_over,
+    **links.MATRIX,
 }
 
 

@@ -55,6 +55,8 @@ def test_a_campaign_in_containers(boxes: Sshd, tmp_path: Path, clean: None) -> N
     with guarded(boxed(tmp_path, boxes)) as bed:
         bed.finish(bed.begin())
         assert len(bed.effects()) == 2
+        # And the host is free for the next campaign.
+        assert (bed.base / "lease").read_text().split()[4] == "0"
 
 
 def test_killed_and_resumed_the_container_is_found(boxes: Sshd, tmp_path: Path, clean: None) -> None:

@@ -275,7 +275,9 @@ def _retry(context: Context, state: State, outcome: str) -> str:
 def _leave(campaign: Campaign, context: Context, outcome: str, because: str) -> list[Any]:
     """Give up what is still open, await it, then move."""
     visit = context.visit
-    waiting = [answer.request for answer in visit.open() if not isinstance(answer.action, Cancel)]
+    # Giving the lease back is part of leaving: given up itself, it would lock the host to everybody for half an hour.
+    given_up = [answer for answer in visit.open() if answer.role != "release" and not isinstance(answer.action, Cancel)]
+    waiting = [answer.request for answer in given_up]
     fresh = tuple(request for request in waiting if not is_cancelled(campaign, request))
     if fresh:
         return list(_requests(context, [("cancel", Cancel(requests=fresh))]))
