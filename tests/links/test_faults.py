@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
@@ -129,6 +131,48 @@ def test_f45_a_server_that_the_kernel_ends(server: Sshd, tmp_path: Path) -> None
         told = json.dumps(bed.events("noted") + bed.events("observed"))
         assert "EXITED 137" in told
         assert "LOST" not in told
+
+
+JUMP = """\
+import time
+wall, wall_ns = time.time, time.time_ns
+def off():
+    return 86_400 if time.monotonic() // 1.5 % 2 else -86_400
+time.time = lambda: wall() + off()
+time.time_ns = lambda: wall_ns() + off() * 10**9
+"""
+"""A wall clock that is a day late and a day early in turn."""
+
+
+def test_f34_a_wall_clock_that_jumps(server: Sshd, tmp_path: Path) -> None:
+    """A day back and two forward in the middle: order and durations are those of the other clock."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(JUMP)
+    with guarded(over_ssh(tmp_path, server.base, server.config, flags=', --load, "2"')) as bed:
+        bed.knobs["PYTHONPATH"] = f"{tmp_path}/site:{ROOT}"
+        bed.finish(bed.begin())
+        with contextlib.closing(sqlite3.connect(f"file:{bed.run()}/journal.db?mode=ro", uri=True)) as journal:
+            stamps = journal.execute("SELECT wall_ns, boot_ns FROM event ORDER BY seq").fetchall()
+        walls, boots = zip(*stamps, strict=True)
+        assert max(walls) - min(walls) > 86_400 * 10**9, "the clock did not jump"
+        assert list(walls) != sorted(walls)
+        assert list(boots) == sorted(boots)
+        assert len(bed.effects()) == 2
+
+
+def test_f43_a_logout_that_ends_everything(server: Sshd, tmp_path: Path) -> None:
+    """As `KillUserProcesses` does it: all of the job dies at once. It is told as lost, with what may have done it."""
+    with guarded(over_ssh(tmp_path, server.base, server.config, flags=', --load, "2"')) as bed:
+        process = bed.begin()
+        wait_for(lambda: bed.reached("health-wait") and bed.effects())
+        (job,) = bed.jobs()
+        supervisor = int((job / "sup").read_text().split()[0])
+        for pid in (supervisor, *bed.left()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: "KillUserProcesses" in bed.said(), what="the hint")
+        bed.finish(process, same=False)
+        assert "LOST died" in json.dumps(bed.events("noted") + bed.events("observed"))
 
 
 def test_f36_a_log_without_end(server: Sshd) -> None:

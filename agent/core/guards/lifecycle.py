@@ -34,7 +34,8 @@ def _gone(evidence: Evidence, state: JobState) -> Verdict:
         return _died(evidence, f"the server's job is gone ({state.why})")
     words = {"reboot": "the host rebooted", "never-started": "the start never came about"}
     saw = words.get(state.why, "the server and its supervisor are gone, and left no exit status")
-    return failed(Finding.LOST, saw, "a live server", REMEDY[Finding.LOST])
+    hint = "; did a login end that takes its processes with it (KillUserProcesses)?" if state.why == "died" else ""
+    return failed(Finding.LOST, saw, "a live server", REMEDY[Finding.LOST] + hint)
 
 
 def _died(evidence: Evidence, what: str) -> Verdict:
