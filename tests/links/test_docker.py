@@ -1,4 +1,4 @@
-"""Docker's own command line, spoken to podman's imitation of its daemon: the words are right, whoever carries them out."""
+"""Docker's own command line, spoken to podman's imitation of its daemon: the words that it is given are right."""
 
 from __future__ import annotations
 
