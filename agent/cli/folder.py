@@ -17,8 +17,10 @@ class RunFolder(NamedTuple):
 
     @property
     def journal(self) -> Path:
-        """The database."""
-        return self.path / "journal.db"
+        """The database: here, or on a local disk when this folder is on a network file system."""
+        from agent.journal.files import locate
+
+        return locate(self.path)
 
     @property
     def orders(self) -> Path:
@@ -54,7 +56,7 @@ def all_runs(root: Path) -> list[RunFolder]:
     """Return every run below ``root``, newest last."""
     if not root.is_dir():
         return []
-    return [RunFolder(path) for path in sorted(root.iterdir()) if (path / "journal.db").is_file()]
+    return [RunFolder(path) for path in sorted(root.iterdir()) if path.is_dir() and RunFolder(path).journal.is_file()]
 
 
 def began(run: RunFolder) -> bool:
@@ -87,7 +89,7 @@ def find(root: Path, name: str, wanted: Callable[[RunFolder], bool] = began) -> 
     path = Path(name)
     if path.name == "journal.db":
         path = path.parent
-    if (path / "journal.db").is_file():
+    if path.is_dir() and RunFolder(path).journal.is_file():
         return RunFolder(path)
     runs = all_runs(root)
     if name in ("last", "latest") and runs:

@@ -53,6 +53,7 @@ def main(args: argparse.Namespace) -> int:
     from agent.cli import folder, rehearsal, secret, session, trust
     from agent.core.events import Opened, Options
     from agent.core.values import Output
+    from agent.journal.files import place
     from agent.journal.store import Journal
 
     text, plan, files = load(args.playbook)
@@ -76,7 +77,7 @@ def main(args: argparse.Namespace) -> int:
         (run.path / "ssh_config.path").write_text(str(ssh_config.absolute()))
     for sha256, content in files.items():
         (run.files / sha256).write_bytes(content)
-    journal = Journal.create(run.journal, campaign, {"agent": session.versions()["agent"], "playbook": plan.name})
+    journal = Journal.create(place(run.path), campaign, {"agent": session.versions()["agent"], "playbook": plan.name})
     opened = Opened(
         campaign=campaign,
         plan=plan,

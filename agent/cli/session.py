@@ -30,7 +30,7 @@ from agent.core.campaign import Campaign
 from agent.core.events import Entry, Instructed, Interrupt, Moved, Observed, Opened, Order, Requested, Resumed
 from agent.core.plan import Plan
 from agent.engine import Clock, Ledger, World, drive
-from agent.errors import Exit, HostError
+from agent.errors import Exit, HostError, JournalError
 from agent.hosts.perform import Hosts
 from agent.journal.anchors import Anchor, anchors_file, append_anchor
 from agent.journal.store import Journal
@@ -334,6 +334,7 @@ def finish(campaign: Campaign, session: Session) -> int:
     session.journal.flush()
     head = session.anchor()
     session.journal.close()
+    bring_home(session)
     if session.rehearsal and not campaign.interrupted and (campaign.visit is None or campaign.visit.state != "hold"):
         from agent.cli import rehearsal
 
@@ -343,6 +344,16 @@ def finish(campaign: Campaign, session: Session) -> int:
     session.display.say(head.shown())
     session.display.close()
     return exit_code(campaign, session)
+
+
+def bring_home(session: Session) -> None:
+    """Bring a journal that lies on a local disk into the run's folder on the network; a failure loses nothing."""
+    from agent.journal.export import publish
+
+    try:
+        publish(session.folder.path)
+    except JournalError as error:
+        session.display.say(f"the journal stays in {session.journal.path}: {error.what}")
 
 
 def work(session: Session, first: Opened | Resumed, also: tuple[Any, ...] = ()) -> int:

@@ -81,7 +81,7 @@ def holder(run: Any) -> int | None:
     """Return the pid of the process that writes the run's journal, or None."""
     import fcntl
 
-    lock = run.path / "journal.lock"
+    lock = run.journal.parent / "journal.lock"
     if not lock.is_file():
         return None
     with lock.open("rb") as file:

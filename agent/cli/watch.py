@@ -106,7 +106,7 @@ def is_held(run: RunFolder) -> bool:
     """
     from agent.cli.status import holder
 
-    lock = run.path / "journal.lock"
+    lock = run.journal.parent / "journal.lock"
     try:
         inode = lock.stat().st_ino
         for line in Path("/proc/locks").read_text().splitlines():

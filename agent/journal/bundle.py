@@ -23,7 +23,7 @@ from agent.errors import JournalError
 
 from .anchors import anchors_file, read_anchors
 from .export import export
-from .files import DATABASE, sync_folder
+from .files import DATABASE, locate, sync_folder
 from .store import Journal
 from .verify import Report, verify
 
@@ -71,15 +71,16 @@ def pack(run: Path, dest: Path, extra: dict[str, bytes]) -> Bundle:
         dest.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".bundle-", dir=dest.parent) as temporary:
             folder = Path(temporary) / run.name
-            report = export(run / DATABASE, folder)
+            journal = locate(run)
+            report = export(journal, folder)
             anchors = anchors_file()
             heads = read_anchors(anchors, report.campaign) if anchors.is_file() else []
             texts = {README: _TEXT.encode(), ANCHORS: "".join(f"{head.line()}\n" for head in heads).encode(), **extra}
             for name, data in texts.items():
                 (folder / name).write_bytes(data)
             for name in ("journal.head", "journal.head.sig"):
-                if (run / name).is_file():
-                    shutil.copy(run / name, folder / name)
+                if (journal.parent / name).is_file():
+                    shutil.copy(journal.parent / name, folder / name)
             if (run / "files").is_dir():
                 shutil.copytree(run / "files", folder / "files")
             names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())

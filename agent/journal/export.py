@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from agent.errors import JournalError
 from . import schema
 from .blobs import Blobs
 from .chain import COLUMNS, Row, first_break
-from .files import locate, sync_folder
+from .files import DATABASE, locate, sync_folder, write_durable
 from .opening import create_file, damaged, existing, read_genesis
 from .store import INSERT, Journal
 from .verify import Report, verify
@@ -67,6 +68,28 @@ def export(path: Path, dest: Path) -> Report:
         temporary.unlink(missing_ok=True)
     report.path = str(dest)
     return report
+
+
+def publish(folder: Path) -> Path | None:
+    """Bring a journal that a pointer says lies elsewhere into its run's folder, whole and audited; None if none does.
+
+    The copy there takes the place of the one before. Codes: as for ``export``.
+    """
+    source, dest = locate(folder), folder / DATABASE
+    if source == dest:
+        return None
+    try:
+        with tempfile.TemporaryDirectory(dir=source.parent) as temporary:
+            copy = locate(Path(export(source, Path(temporary) / "copy").path))
+            for blob in (copy.parent / "blobs").glob("??/*"):
+                there = folder / "blobs" / blob.parent.name / blob.name
+                if not there.is_file():
+                    there.parent.mkdir(parents=True, exist_ok=True)
+                    write_durable(there, blob.read_bytes())
+            write_durable(dest, copy.read_bytes())
+    except OSError as error:
+        raise _failed(dest, error) from error
+    return dest
 
 
 def salvage(path: Path, dest: Path) -> Salvaged:

@@ -18,14 +18,52 @@ from typing import Any
 from agent.errors import JournalError
 
 DATABASE = "journal.db"
+POINTER = "journal.path"
+"""In a run's folder on a network file system: where on this machine the database lies."""
 BALLAST_BYTES = 8 * 1024 * 1024
 _MOUNTS = Path("/proc/self/mountinfo")
 _REMOTE = {"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "9p", "virtiofs", "afs", "ceph", "lustre", "gpfs"}
 
 
 def locate(path: Path) -> Path:
-    """Return the database file of a journal that is named by its file or by its run's folder."""
-    return path if path.suffix == ".db" and not path.is_dir() else path / DATABASE
+    """Return the database file of a journal that is named by its file or by its run's folder.
+
+    Where the folder is on a network file system, a pointer in it says on which local disk the database lies. Where
+    that is not (another machine), the copy that the last session left in the folder is meant.
+    """
+    if path.suffix == ".db" and not path.is_dir():
+        return path
+    here = path / DATABASE
+    try:
+        there = Path((path / POINTER).read_text().strip())
+    except (OSError, ValueError):
+        return here
+    return there if there.is_absolute() and (there.is_file() or not here.is_file()) else here
+
+
+def place(folder: Path) -> Path:
+    """Choose where a new run's database lies: in its folder, or with a pointer there on a local disk of this machine.
+
+    A writer needs locks and syncs that hold, and those of network file systems do not. Raises JournalError E_JOURNAL_FS
+    when there is no local disk to be had.
+    """
+    if not remote_kind(folder):
+        return folder / DATABASE
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "agent"
+    for root in (state, Path("/var/tmp") / f"agent-{os.getuid()}"):  # noqa: S108 - a folder of ours, closed to others
+        try:
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            ours = root.stat().st_uid == os.getuid() and not root.is_symlink()
+            if not ours or remote_kind(root):
+                continue
+            there = root / "journals" / folder.name
+            there.mkdir(mode=0o700, parents=True)
+        except OSError:
+            continue
+        write_durable(folder / POINTER, f"{(there / DATABASE).absolute()}\n".encode())
+        return there / DATABASE
+    refuse_remote(folder)
+    raise unwritable(folder, OSError(errno.EROFS, "no local disk was found for the journal"))
 
 
 def file_system(folder: Path, mounts: str) -> str:
@@ -46,14 +84,18 @@ def file_system(folder: Path, mounts: str) -> str:
     return found
 
 
+def remote_kind(folder: Path) -> str:
+    """Return the network or FUSE file system that ``folder`` is on; '' for a local disk, and when that is not known."""
+    try:
+        kind = file_system(folder, _MOUNTS.read_text(errors="surrogateescape"))
+    except OSError:
+        return ""
+    return kind if kind in _REMOTE or kind.startswith("fuse") else ""
+
+
 def refuse_remote(folder: Path) -> None:
     """Raise JournalError E_JOURNAL_FS where locks and syncs cannot be trusted: network and FUSE file systems."""
-    try:
-        mounts = _MOUNTS.read_text(errors="surrogateescape")
-    except OSError:
-        return
-    kind = file_system(folder, mounts)
-    if kind in _REMOTE or kind.startswith("fuse"):
+    if kind := remote_kind(folder):
         raise JournalError(
             f"{folder} is on {kind}; a journal that is being written needs a local disk (WAL, flock and fsync)",
             "choose a folder on a local disk (ext4, xfs, btrfs), and export the finished journal to this one",
