@@ -199,6 +199,10 @@ def score_line(event: Scored, campaign: Campaign) -> str:
         for name in ("accept_len", "ttft_ms_mean")
         if name in event.values
     )
+    most = sorted(event.profile, key=lambda name: (-event.profile[name], name))
+    phases = [name for name in most if not name.startswith("object:")][:2]
+    extra += "".join(f", {one_line(name, 20)} {event.profile[name]:.0%} of the time" for name in phases[:1])
+    extra += "".join(f", {one_line(name, 20)} {event.profile[name]:.0%}" for name in phases[1:] if event.profile[name])
     return f"= {event.trial}: {metric} {event.values[metric]:.4g} ± {spread:.2g} ({event.repeats} repeats){extra}"
 
 

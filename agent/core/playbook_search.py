@@ -52,7 +52,7 @@ class Stage(Part):
     name: Name
     """Its name, once in a playbook."""
     when: StrictStr | None = None
-    """CEL over `profile.share`, `best` and `baseline`; skipped when not true: `profile.share['verify'] > 0.5`."""
+    """CEL over `profile`, `best` and `baseline`; skipped when not true: `profile.share['target_verify'] > 0.5`."""
     flags: dict[FlagName, StageFlag] = {}
     """Flags with sweeps, or with one value for the whole stage."""
     env: dict[EnvName, StageEnv] = {}

@@ -14,6 +14,7 @@ from ..errors import AgentError, PlaybookError, Problem
 from . import plan
 from .check import Findings, check_words, read
 from .playbook import Playbook, Replaces
+from .probes.trace import unanswerable
 from .resolve_benchmark import resolve_accuracy, resolve_benchmark
 from .resolve_container import resolve_container
 from .resolve_debug import resolve_debug
@@ -277,3 +278,5 @@ class _Resolver:
                 path: Path = ("search", "stages", number, "when")
                 remedy = "write `profile: {method: sample}`"
                 self.findings.add("E_CONFLICT", path, "it reads a profile, and profiling is off", remedy)
+            elif stage.when and (found := unanswerable(stage.when, resolved.profile, resolved.server)) is not None:
+                self.findings.add("E_CONFLICT", ("search", "stages", number, "when"), *found)

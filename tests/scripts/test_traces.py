@@ -411,3 +411,17 @@ def test_a_compressed_trace_with_a_bit_changed(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     """Said, not raised."""
     assert "FileNotFoundError" in reduce_trace(tmp_path / "none.json")["why"]
+
+
+def test_names_that_conditions_may_ask_for() -> None:
+    """What `agent check` lets a condition ask for is what a breakdown may hold, on a host that has no agent."""
+    from agent.core.probes.trace import KERNELS
+    from agent.core.probes.trace import PHASES as ASKED
+    from agent.hosts.scripts.profile_engine import CLASSES, PHASES
+    from agent.hosts.scripts.trace_names import _CLASSES, _FUNCTIONS, _NAMED, _OPERATORS, _STEPS, NGRAM
+
+    named = {phase for phase, _ in (*_STEPS.values(), *_NAMED.values(), *_FUNCTIONS.values())} - {NGRAM}
+    assert set(ASKED) == set(PHASES) == named | {"mixed", "idle"}
+    kinds = {kind for kind, _ in (*_CLASSES, *_OPERATORS)} | {"memcpy", "other", "interpreter"}
+    assert set(KERNELS) == kinds | {"launch_gap", "host_wait", "gap_unknown"}
+    assert set(CLASSES) <= set(KERNELS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..values import Value
@@ -19,6 +20,14 @@ RANKS_MAX = 1024
 SCRIPT = "profile.py"
 PARTS = ("profile_engine.py", "trace_account.py", "trace_events.py", "trace_names.py", "trace_reduce.py")
 """What lies beside the script on the host."""
+PHASES = ("draft", "draft_extend", "target_verify", "decode", "extend", "mixed", "sampling", "idle")
+KERNELS = (
+    "attention", "gemm", "moe", "all_reduce", "communication", "memcpy", "norm", "elementwise", "sampling", "other",
+    "launch_gap", "host_wait", "gap_unknown", "interpreter",
+)  # fmt: skip
+SECONDS = ("prompt", "predict", "queue")
+"""What a condition may ask of a profile by ``engine``: of a trace phases and kinds of work, else seconds."""
+_ASKED = re.compile(r"""profile\.(share|kernel)\s*(?:\[\s*['"]([^'"]+)['"]\s*\]|\.(\w+))""")
 WAIT_S = 240.0
 """How long the ranks may take to write their traces."""
 
@@ -172,6 +181,26 @@ def _trace(item: Mapping[str, Any]) -> TraceFile | None:
         return None
     kept = item.get("kept") is True
     return TraceFile(rank=word(item.get("rank")), path=word(item.get("path")), bytes=size, kept=kept)
+
+
+def unanswerable(condition: str, profile: Profiling, server: Server) -> tuple[str, str] | None:
+    """Say what no profile of this server can answer of a condition, and what can be done; None when all can be."""
+    asked = {(where, key or name) for where, key, name in _ASKED.findall(condition)}
+    if profile.method != "engine" or server.kind == "command":
+        return None
+    traced = server.kind in ("sglang", "vllm")
+    known: dict[str, tuple[str, ...]] = {"kernel": KERNELS if traced else ()}
+    known["share"] = PHASES + SECONDS if server.kind == "vllm" else PHASES if traced else SECONDS
+    for where, name in sorted(asked):
+        if name not in known[where]:
+            listed = ", ".join(known[where]) or "nothing"
+            return f"no profile of {server.kind} has `{name}` among its {where}s", f"there is: {listed}"
+    told = any(flag.partition(".")[0].replace("_", "-") == "profiler-config" for flag in server.flags)
+    told = told or "VLLM_TORCH_PROFILER_DIR" in server.env
+    if server.kind == "vllm" and not told and any(where == "kernel" or name not in SECONDS for where, name in asked):
+        option = """profiler-config: '{"profiler": "torch", "torch_profiler_dir": "/a/folder"}'"""
+        return "this vLLM is started without a profiler", f"add to `server.flags`: {option}"
+    return None
 
 
 def profile_command(

@@ -173,6 +173,31 @@ def test_a_condition_needs_a_profile() -> None:
     assert problems(HEAD + text.replace("profile.share['x'] > 0.5", "best > baseline")) == ()
 
 
+@pytest.mark.parametrize(
+    ("kind", "flags", "condition", "said"),
+    [
+        ("sglang", "", "profile.share['target_verify'] > 0.5", ""),
+        ("sglang", "", "profile.kernel['all_reduce'] > 0.2 && profile.busy > 0.5", ""),
+        ("sglang", "", "profile.share['verify'] > 0.5", "has `verify` among its shares"),
+        ("sglang", "", "profile.kernel.allreduce > 0.5", "has `allreduce` among its kernels"),
+        ("llamacpp", "", "profile.share['prompt'] > 0.5", ""),
+        ("llamacpp", "", "profile.share['target_verify'] > 0.5", "has `target_verify` among its shares"),
+        ("vllm", "", "profile.share['target_verify'] > 0.5", "without a profiler"),
+        ("vllm", "", "profile.share['prompt'] > 0.5", ""),
+        ("vllm", "profiler-config: '{}'", "profile.share['target_verify'] > 0.5", ""),
+    ],
+)
+def test_a_condition_that_no_profile_could_answer(kind: str, flags: str, condition: str, said: str) -> None:
+    """It would hold for certain, after two launches: it is refused while it costs nothing."""
+    head = HEAD.replace("kind: llamacpp", f"kind: {kind}")
+    text = f'search: {{stages: [{{name: s, when: "{condition}", flags: {{a: {{sweep: [1, 2]}}}}}}]}}\n'
+    if flags:
+        head = head.replace("  port: 18080\n", f"  port: 18080\n  flags: {{{flags}}}\n")
+    found = problems(head + text + "profile: {method: engine}\n")
+    assert [one.code for one in found] == (["E_CONFLICT"] if said else [])
+    assert not said or said in found[0].message
+
+
 def test_files_that_cannot_be_read_are_problems() -> None:
     """With the place that names them."""
 
