@@ -113,6 +113,10 @@ def lines(report: dict[str, Any]) -> list[str]:
     out += [line for step in report["steps"] for line in step_lines(step)]
     out += ["", "PROCESSES SIGNALLED"] + ([f"  {signal_line(item)}" for item in report["signals"]] or ["  none"])
     out += ["", "STARTED"] + ([f"  {start_line(item)}" for item in report["starts"]] or ["  nothing"])
+    if not report["inquiry"]:  # a debug campaign has them with its hypotheses
+        from agent.core.debugreport import edit_lines
+
+        out += ["", "FILES CHANGED ON HOSTS"] + (edit_lines(report["edits"]) or ["  none"])
     out += ["", "ALLOWED"] + (
         [f"  {item['what']} (by {item['by'] or 'unknown'}; entry {item['seq']})" for item in report["overrides"]]
         or ["  nothing beyond the defaults"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import math
+from itertools import groupby
 from typing import Any
 
 from agent.cli import report_debug
@@ -14,6 +15,7 @@ from agent.cli.profile_view import lines, picture
 from agent.cli.report import controller_line, order_line, setting, signal_line, start_line
 from agent.cli.show import interval
 from agent.cli.text import safe
+from agent.core.debugreport import edit_lines
 
 DIFFERS = 16
 """The finding that a replay differs: either the record, or this version of the program, is another one."""
@@ -141,15 +143,15 @@ def _scale(decision: dict[str, Any], goal: float) -> str:
 
     marks = [(1.0, "no change")] + ([(goal, "goal")] if abs(goal - 1) > 1e-9 else [])
     ticks = "".join(
-        f'<line x1="{x(at):.1f}" x2="{x(at):.1f}" y1="14" y2="46" stroke="var(--dim)" stroke-dasharray="3 3"/>'
-        f'<text x="{x(at):.1f}" y="{(60, 10)[number]}" text-anchor="middle">{name} {(at - 1) * 100:+.1f} %</text>'
+        f'<line x1="{x(at):.1f}" x2="{x(at):.1f}" y1="20" y2="52" stroke="var(--dim)" stroke-dasharray="3 3"/>'
+        f'<text x="{x(at):.1f}" y="{(66, 16)[number]}" text-anchor="middle">{name} {(at - 1) * 100:+.1f} %</text>'
         for number, (at, name) in enumerate(marks)
     )
-    size = f'x="{x(low):.1f}" y="26" width="{max(2.0, x(high) - x(low)):.1f}" height="8" rx="4"'
+    size = f'x="{x(low):.1f}" y="32" width="{max(2.0, x(high) - x(low)):.1f}" height="8" rx="4"'
     bar = f'<rect {size} fill="var(--blue)" opacity=".45"/>'
-    dot = f'<circle cx="{x(ratio):.1f}" cy="30" r="6" fill="var(--blue)"/>'
-    axis = '<line x1="20" x2="680" y1="30" y2="30" stroke="var(--line)"/>'
-    return f'<svg viewBox="0 0 700 66" width="100%" role="img" aria-label="interval">{axis}{ticks}{bar}{dot}</svg>'
+    dot = f'<circle cx="{x(ratio):.1f}" cy="36" r="6" fill="var(--blue)"/>'
+    axis = '<line x1="20" x2="680" y1="36" y2="36" stroke="var(--line)"/>'
+    return f'<svg viewBox="0 0 700 72" width="100%" role="img" aria-label="interval">{axis}{ticks}{bar}{dot}</svg>'
 
 
 def _table(heads: list[tuple[str, bool]], rows: list[list[str]]) -> str:
@@ -168,17 +170,27 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
+def _bar(value: float | None, most: float) -> str:
+    """Draw a value as a bar against the greatest of its column."""
+    if value is None or not most > 0 or not math.isfinite(value):
+        return ""
+    width = f'width="{max(1.0, 90 * value / most):.1f}" height="9" rx="2"'
+    return f'<svg width="92" height="10" aria-hidden="true"><rect {width} fill="var(--blue)" opacity=".55"/></svg>'
+
+
 def _trials(report: dict[str, Any]) -> list[str]:
     metric = report["trials"][0]["metric"] if report["trials"] else "value"
     heads = [
         ("trial", False),
         ("launch", False),
         (metric, True),
+        ("", False),
         ("± within launch", True),
         ("repeats", True),
         ("verdict", False),
         ("what", False),
     ]
+    most = max((row["value"] for row in report["trials"] if row["valid"] and row["value"]), default=0.0)
     rows = []
     for row in report["trials"]:
         verdict = "valid" if row["valid"] else row["finding"] or ("left running" if row["role"] == "final" else "–")
@@ -188,6 +200,7 @@ def _trials(report: dict[str, Any]) -> list[str]:
                 text(row["trial"]),
                 text(row["launch"]),
                 _number(row["value"]),
+                _bar(row["value"], most) if row["valid"] else "",
                 _number(row["deviation"]),
                 str(row["repeats"] or ""),
                 f'<span class="{tone}">{text(verdict)}</span>',
@@ -234,19 +247,35 @@ def _read(verdict: dict[str, Any]) -> str:
 
 
 def _steps(report: dict[str, Any]) -> list[str]:
+    """Return every move, those of a trial on a launch together; where a guard did not pass it stands open."""
     out = ["<h2>Every step, with its guards and what they read</h2>"]
-    for step in report["steps"]:
-        head = f"{step['source'] or 'start'} ─{step['outcome']}→ {step['state']}"
-        where = f"{step['trial'] or '-'} on {step['launch'] or '-'}, attempt {step['attempt']}"
-        inner = [_verdict(verdict) for verdict in step["verdicts"]]
-        inner += [f'<li class="warn">{text(signal_line(signal))}</li>' for signal in step["signals"]]
-        bad = any(verdict["result"] != "PASS" and verdict["gates"] for verdict in step["verdicts"])
+    for (trial, launch), steps in groupby(report["steps"], key=lambda step: (step["trial"], step["launch"])):
+        inner, bad, guards = [], False, 0
+        for step in steps:
+            shown, wrong = _step(step)
+            inner.append(shown)
+            bad, guards = bad or wrong, guards + len(step["verdicts"])
+        where = f"{trial or '-'} on {launch or '-'}"
+        what = f"{len(inner)} steps, {guards} verdicts" + ("" if bad else ", every guard passed")
         out.append(
-            f'<details{" open" if bad else ""}><summary><span class="dim mono">{step["entry"]}</span> '
-            f'<b>{text(head)}</b> <span class="dim">{text(where)}</span> {text(step["because"])}</summary>'
-            f"<div><ul>{''.join(inner) or '<li class=dim>nothing to guard</li>'}</ul></div></details>"
+            f'<details{" open" if bad else ""}><summary><b>{text(where)}</b> <span class="dim">{what}</span></summary>'
+            f"<div>{''.join(inner)}</div></details>"
         )
     return out
+
+
+def _step(step: dict[str, Any]) -> tuple[str, bool]:
+    """Return a move with its verdicts and signals, and whether a guard was in its way."""
+    head = f"{step['source'] or 'start'} ─{step['outcome']}→ {step['state']}"
+    inner = [_verdict(verdict) for verdict in step["verdicts"]]
+    inner += [f'<li class="warn">{text(signal_line(signal))}</li>' for signal in step["signals"]]
+    bad = any(verdict["result"] != "PASS" and verdict["gates"] for verdict in step["verdicts"])
+    attempt = f' <span class="dim">attempt {step["attempt"]}</span>' if step["attempt"] > 1 else ""
+    return (
+        f'<details{" open" if bad else ""}><summary><span class="dim mono">{step["entry"]}</span> '
+        f"<b>{text(head)}</b>{attempt} {text(step['because'])}</summary>"
+        f"<div><ul>{''.join(inner) or '<li class=dim>nothing to guard</li>'}</ul></div></details>"
+    ), bad
 
 
 def _verdict(verdict: dict[str, Any]) -> str:
@@ -261,15 +290,19 @@ def _verdict(verdict: dict[str, Any]) -> str:
 
 def _lists(report: dict[str, Any]) -> list[str]:
     allowed = [f"{item['what']} (by {item['by'] or 'unknown'}; entry {item['seq']})" for item in report["overrides"]]
+    changed = [] if report["inquiry"] else [line.strip() for line in edit_lines(report["edits"])]
     lists = [
         ("Processes signalled", [signal_line(item) for item in report["signals"]], "None."),
         ("What was started on hosts", [start_line(item) for item in report["starts"]], "Nothing."),
+        ("Files changed on hosts, and put back", changed, "None."),
         ("What was allowed, and by whom", allowed, "Nothing beyond the defaults."),
         ("Orders and notes", [order_line(item) for item in report["orders"]], "None."),
         ("Who worked on it", [controller_line(item) for item in report["controllers"]], "Nobody."),
     ]
     out = []
     for title, items, none in lists:
+        if report["inquiry"] and items is changed:
+            continue  # they stand with the hypotheses that asked for them
         out.append(f"<h2>{title}</h2>")
         out.append(
             f"<ul>{''.join(f'<li>{text(item)}</li>' for item in items)}</ul>" if items else f'<p class="dim">{none}</p>'
