@@ -140,9 +140,11 @@ def test_a_real_look_at_files_folders_and_models(tmp_path: Path) -> None:
     (hub / "main").write_text("0" * 40)
     data = tmp_path / "it's data.json"
     data.write_text("{}")
+    log = tmp_path / "written"
 
     def seen() -> dict[str, str]:
-        words = (str(model), f"--dataset-path={data}", "org/name", str(tmp_path / "none"))
+        written = ("--log-file", str(log), "--slot-save-path", str(log), "--effects", str(log))
+        words = ("--model-path", str(model), f"--dataset-path={data}", "org/name", str(tmp_path / "none"), *written)
         return look(*words, HF_HUB_CACHE=str(tmp_path / "hub"))
 
     before: Any = seen()
@@ -156,6 +158,7 @@ def test_a_real_look_at_files_folders_and_models(tmp_path: Path) -> None:
     }
     for name, change in steps.items():
         change()
+        log.write_text(f"what the server writes is no input: {name}")
         now = seen()
         (line,) = changed_inputs(before, now)
         assert line.startswith(f"{name}: ")

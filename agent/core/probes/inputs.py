@@ -5,7 +5,7 @@ A look at them is made with the first probe and again at each resume; two looks 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from posixpath import basename
 
 import re2 as re
@@ -39,6 +39,11 @@ look() { p=$1
   elif [ -f "$h" ]; then echo "path $1 commit $(head -c 64 "$h")"
   else echo "path $1 absent -"; fi; }
 """
+_READ = re.compile(
+    r"(?:^|[-_])(?:model|tokenizer|draft|lora|adapter|mmproj|template|config|weights|vocab|dataset|data|prompts?|input)s?"
+    r"(?:[-_]|$)|^(?:m|md)$"
+)
+_WRITTEN = re.compile(r"output|result|log|cache|save|dump|export|download")
 _HUB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 
 
@@ -55,27 +60,41 @@ def inputs_sections(plan: Plan) -> tuple[Section, ...]:
 
 
 def _paths(plan: Plan) -> list[str]:
-    """Return every file, folder and model that the plan's words name on the host, and the server's own program."""
+    """Return every file, folder and model on the host that the plan reads, and the server's own program.
+
+    What a flag names may as well be written to: a log, a cache. So a flag counts only where its name says that it is
+    read; so does the first word of a command that is a path, its script.
+    """
     server, search, load = plan.server, plan.search, plan.benchmark
-    values: list[object] = [*server.flags.values(), *search.flags.values()]
-    axes = [axis for stage in search.stages for axis in stage.axes if axis.target == "flags"]
-    values += [value for axis in axes for value in axis.values]
-    values += [value for stage in search.stages for point in stage.points for value in point.values()]
-    values += server.command[1:]
+    flags: list[tuple[str, object]] = [*server.flags.items(), *search.flags.items()]
+    for stage in search.stages:
+        flags += [(axis.key, value) for axis in stage.axes if axis.target == "flags" for value in axis.values]
+        flags += [(key.partition(".")[2], value) for point in stage.points for key, value in point.items()]
+    flags += _pairs(server.command[1:])
     if load is not None:
-        values += [*load.args, *load.command]
-    named = [str(value).partition("=")[2] if str(value).startswith("--") else str(value) for value in _flat(values)]
+        flags += [pair for pair in _pairs((*load.command, *load.args)) if pair[0]]
+    read = [value for name, value in flags if not name or (_READ.search(name) and not _WRITTEN.search(name))]
+    named = [str(value) for item in read for value in (item if isinstance(item, (list, tuple)) else (item,))]
     found = [word for word in named if (word.startswith("/") or _HUB.fullmatch(word)) and word.isprintable()]
     program = [server.command[0]] if server.kind not in PACKAGES else []
     return list(dict.fromkeys([*program, *found]))[:PATHS_MAX]
 
 
-def _flat(values: Iterable[object]) -> Iterable[object]:
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from value
+def _pairs(words: Sequence[str]) -> list[tuple[str, object]]:
+    """Return each value of a command line with the name of its flag, '' for a word that stands alone."""
+    found: list[tuple[str, object]] = []
+    name = ""
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if word.startswith("-"):
+            name = flag.lstrip("-")
+            if equals:
+                found.append((name, value))
+                name = ""
         else:
-            yield value
+            found.append((name, word))
+            name = ""
+    return found
 
 
 def read_inputs(sections: Mapping[str, SectionResult]) -> dict[str, str] | None:
