@@ -20,6 +20,15 @@ TEXT_MAX = 400
 """Characters of a line that are kept as evidence."""
 
 
+ALSO_NAMED = {
+    "duration": "duration_s",
+    "p99_e2e_latency_ms": "p99_e2e_ms",
+    "accept_len": "accept_length",
+    "accept_length": "accept_len",
+}
+"""What has several names in the field: documents for programs carry each."""
+
+
 @dataclass(frozen=True)
 class Cause:
     """One reason that the text gives, the likeliest first."""
@@ -63,13 +72,18 @@ class Diagnosis:
             "saw": self.verdict.saw,
             "wanted": self.verdict.wanted,
             "remedy": self.verdict.remedy,
-            "parsed": {key: plain(value) for key, value in self.parsed.items()},
+            "parsed": self._named(),
             "causes": [
                 {"class": cause.finding, "line": cause.text, "remedy": cause.remedy, "cascade": cause.cascade}
                 for cause in self.causes
             ],
             "evidence": [{"line": line.number, "text": line.text} for line in self.evidence],
         }
+
+    def _named(self) -> dict[str, Any]:
+        found = {key: plain(value) for key, value in self.parsed.items()}
+        more = {also: found[key] for key, also in ALSO_NAMED.items() if key in found and also not in found}
+        return found | more
 
 
 def plain(value: Any) -> Any:

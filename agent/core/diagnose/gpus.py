@@ -160,6 +160,7 @@ def _parsed(
         "gpu_count": len(gpus),
         "used_mib": [gpu.used_mib for gpu in gpus],
         "total_mib": [gpu.total_mib for gpu in gpus],
+        "total_mib_each": gpus[0].total_mib if len({gpu.total_mib for gpu in gpus}) == 1 else None,
         "util": [gpu.util for gpu in gpus],
         "power_w": [gpu.power_w for gpu in gpus],
         "throttle": [gpu.throttle for gpu in gpus],

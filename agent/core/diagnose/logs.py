@@ -365,7 +365,41 @@ def _facts(
         "stamps": start.stamps,
         "last_progress_at": start.last_progress_at,
         "root_rank": next((rank_of(line) for line in texts if "hit an exception" in line), None),
+        **_details(start, texts, effective.values if effective else {}),
         "memory_gb": {key: float(value) for key, value in re.findall(r"(\w+_gpu_memory)=(\d+\.\d+)", whole)},
+    }
+
+
+_EXIT = re.compile(r"[Ee]xit code:? (-?\d{1,3})")
+_OOM = re.compile(r"Tried to allocate (\d+\.\d+) [GM]iB\. GPU (\d{1,3})")
+_HOLDS = re.compile(r"Process (\d{1,9}) has (\d+\.\d+) GiB memory in use")
+_DESK = re.compile(r"Free memory on device(?: \S+)? \((\d+\.\d+)/(\d+\.\d+) GiB\)")
+
+
+def _details(start: Startup, texts: Sequence[str], effective: Mapping[str, Any]) -> dict[str, Any]:
+    """Return single facts that people look for in a log; None where it does not tell."""
+    whole = "\n".join(texts)
+    exits, oom, free = _EXIT.search(whole), _OOM.search(whole), _DESK.search(whole)
+    decode = next((pairs(line) for line in reversed(texts) if "Decode batch" in line), {})
+    spec = next((line for line in reversed(texts) if "Per-position acceptance rate" in line), "")
+    rates = re.search(r"Per-position acceptance rate: ([\d., ]+)", spec)
+    memory = {key: float(value) for key, value in re.findall(r"(\w+_gpu_memory)=(\d+\.\d+)", whole)}
+    return {
+        "start_at": next(iter(start.stamps.values()), None),
+        "ready_at": start.stamps.get("READY"),
+        "target_type": start.models[0] if start.models else None,
+        "draft_type": start.models[1] if len(start.models) > 1 else None,
+        "tp_size": effective.get("tensor-parallel-size"),
+        "accept_rate": decode.get("accept rate"),
+        "cuda_graph": decode.get("cuda graph"),
+        "per_position": [float(rate) for rate in rates[1].strip(" ,").split(", ")] if rates else None,
+        "exit_code": int(exits[1]) if exits else None,
+        "oom_gpu": int(oom[2]) if oom else None,
+        "holders": [{"pid": int(pid), "gib": float(gib)} for pid, gib in dict.fromkeys(_HOLDS.findall(whole))],
+        "free_gib": float(free[1]) if free else None,
+        "min_gb": memory.get("min_per_gpu_memory"),
+        "local_gb": memory.get("local_gpu_memory"),
+        "retracted": whole.count("Retract requests"),
     }
 
 
