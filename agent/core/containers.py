@@ -96,10 +96,12 @@ def replaced(sections: Mapping[str, SectionResult], replaces: Replaces) -> tuple
     runs in it or by the ports that are published for it.
     """
     table, listeners = read_processes(sections.get("processes")), read_listeners(sections.get("sockets"))
-    if table is None or listeners is None:
+    if table is None or (listeners is None and replaces.port is not None):
         return None
     if replaces.container is None:
         return match_replaces(table, listeners, replaces)
+    if listeners is None:
+        return None
     containers = read_containers(sections.get("containers"))
     if containers is None:
         return None

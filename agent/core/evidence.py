@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from .actions import Action
 from .observations import Completed, JobState, Outcome, SectionResult, read_job_state, read_sections
-from .values import MissingBlobError
+from .values import MissingBlobError, is_count
 
 if TYPE_CHECKING:
     from .plan import Plan, Server, Trial
@@ -73,9 +73,9 @@ def read_watch(parts: Iterable[tuple[float, str]]) -> WatchFacts:
             word, _, rest = line.partition(" ")
             if word == "state":
                 state = read_job_state(rest)
-            elif word == "health" and rest.isdecimal():
+            elif word == "health" and is_count(rest):
                 health.append((at, int(rest)))
-            elif word == "workers" and rest.isdecimal():
+            elif word == "workers" and is_count(rest):
                 workers = int(rest)
                 most = max(most, workers)
             elif word == "log":

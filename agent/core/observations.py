@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .values import Output, Value
+from .values import Output, Value, is_count
 
 
 class Completed(Value):
@@ -119,7 +119,7 @@ def read_sections(text: str) -> Mapping[str, SectionResult]:
             results[name] = SectionResult(status=None, out=out)
         elif name and head.startswith(f"end {name} rc="):
             status = head.rsplit("=", 1)[1]
-            results[name] = SectionResult(status=int(status) if status.isdecimal() else None, out=out)
+            results[name] = SectionResult(status=int(status) if is_count(status) else None, out=out)
             name = ""
     return results
 

@@ -197,6 +197,11 @@ def parse_percent(text: str) -> float:
     return float(text[:-1]) / 100
 
 
+def is_count(text: str) -> bool:
+    """Whether ``text`` is a whole number that ``int`` takes and a column can hold: ASCII digits, 18 at most."""
+    return text.isascii() and text.isdecimal() and len(text) <= 18
+
+
 def duration_text(seconds: float) -> str:
     """Write seconds the way playbooks do, to the two largest units."""
     if seconds < 60:

@@ -12,7 +12,7 @@ from ..containers import of_job
 from ..probes.containers import read_containers
 from ..probes.logs import without_stamp
 from ..probes.processes import descendants, read_processes, session
-from ..values import Finding, Result, Verdict, duration_text
+from ..values import Finding, Result, Verdict, duration_text, is_count
 from .base import Guard, Seconds, failed, names, passed, unknown, waiting
 from .view import first_fatal, job_state, log_lines
 
@@ -186,7 +186,7 @@ def _counts(evidence: Evidence) -> list[tuple[float, int]]:
     for at, text in answer.parts if answer is not None else ():
         for line in text.split("\n"):
             word, _, number = line.partition(" ")
-            if word == "workers" and number.isdecimal() and (not counts or counts[-1][1] != int(number)):
+            if word == "workers" and is_count(number) and (not counts or counts[-1][1] != int(number)):
                 counts.append((at, int(number)))
     return counts
 

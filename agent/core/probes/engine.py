@@ -9,6 +9,7 @@ import re2 as re
 
 from ..actions import Section
 from ..observations import SectionResult
+from ..values import is_count
 from .files import name_of
 from .shell import limited, quote, section
 
@@ -78,7 +79,7 @@ def read_engine(result: SectionResult | None) -> EngineFacts | None:
         python=words["python"],
         source="" if words.get("source") in (None, "-", "None") else words["source"],
         commit=commit if re.fullmatch(r"[0-9a-f]{40,64}", commit) else "",
-        changes=int(changes) if changes.isdecimal() else None,
+        changes=int(changes) if is_count(changes) else None,
         driver=words.get("driver", ""),
     )
 

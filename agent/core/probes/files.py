@@ -9,7 +9,7 @@ from typing import Any
 
 from ..actions import Section
 from ..observations import SectionResult
-from ..values import digest
+from ..values import digest, is_count
 from .shell import quote, section
 
 _JSON_MAX = 256 * 1024
@@ -60,7 +60,7 @@ def read_file(result: SectionResult | None) -> FileFacts | None:
             return FileFacts(exists=True, kind="folder")
         case ["=other"]:
             return FileFacts(exists=True, kind="other")
-        case ["=file", size, sha256] if size.isdecimal() and re.fullmatch(r"[0-9a-f]{64}", sha256):
+        case ["=file", size, sha256] if is_count(size) and re.fullmatch(r"[0-9a-f]{64}", sha256):
             text = rest.rstrip("\n").removesuffix("=end").removesuffix("\n")
             return FileFacts(exists=True, kind="file", size=int(size), sha256=sha256, text=text)
     return None
@@ -79,7 +79,7 @@ def json_at(text: str, path: str) -> Any:
     for step in path.split("."):
         if isinstance(value, dict) and step in value:
             value = value[step]
-        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+        elif isinstance(value, list) and is_count(step) and int(step) < len(value):
             value = value[int(step)]
         else:
             raise NotThereError(path)

@@ -17,7 +17,7 @@ import re2 as re
 
 from ..actions import Section
 from ..observations import SectionResult
-from ..values import Finding
+from ..values import Finding, is_count
 from . import amd
 from .shell import limited, section
 
@@ -182,7 +182,7 @@ def read_gpus(result: SectionResult | None, columns: tuple[str, ...] = ()) -> Gp
         heads = tuple(cell.split(" [")[0] for cell in cells)
         if heads[:1] == ("index",):
             names = heads
-        elif len(cells) == len(names) > 1 and "index" in names and cells[names.index("index")].isdecimal():
+        elif len(cells) == len(names) > 1 and "index" in names and is_count(cells[names.index("index")]):
             gpus.append(_gpu(names, cells))
         elif line.strip():
             errors.append(line.strip())
@@ -244,8 +244,8 @@ def _read_rocm(text: str, status: int) -> GpuTable:
             Gpu(
                 index=int(key[4:]),
                 name="AMD",
-                used_mib=int(used) >> 20 if isinstance(used, str) and used.isdecimal() else None,
-                total_mib=int(total) >> 20 if isinstance(total, str) and total.isdecimal() else None,
+                used_mib=int(used) >> 20 if isinstance(used, str) and is_count(used) else None,
+                total_mib=int(total) >> 20 if isinstance(total, str) and is_count(total) else None,
                 util=None if util is None else int(util),
             )
         )
@@ -292,7 +292,7 @@ def read_apps(result: SectionResult | None) -> AppTable | None:
         if not line.strip():
             continue
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) < 4 or not cells[1].isdecimal():
+        if len(cells) < 4 or not is_count(cells[1]):
             odd = odd or line.strip()[:120]
             continue
         name = ", ".join(cells[2:-1])  # a path may contain commas
@@ -334,6 +334,6 @@ def _read_rocm_pids(text: str) -> AppTable:
         match = re.fullmatch(r"PID(\d{1,9})", key)
         cells = [cell.strip() for cell in str(value).split(",")]
         if match is not None:
-            used = int(cells[2]) >> 20 if len(cells) > 2 and cells[2].isdecimal() else None
+            used = int(cells[2]) >> 20 if len(cells) > 2 and is_count(cells[2]) else None
             apps.append(App("", int(match[1]), cells[0] or None, used))
     return _table(apps, "")

@@ -8,6 +8,7 @@ import re2 as re
 
 from ..actions import Section
 from ..observations import SectionResult
+from ..values import is_count
 from .shell import limited, section
 
 REASONS = {
@@ -100,7 +101,7 @@ def read_steady(result: SectionResult | None) -> dict[str, Steadiness] | None:
         cells = [cell.strip() for cell in line.split(",")]
         if cells[0] == "index":
             heads = [cell.split(" [")[0] for cell in cells]
-        elif len(cells) == len(heads) > 1 and cells[0].isdecimal():
+        elif len(cells) == len(heads) > 1 and is_count(cells[0]):
             row = dict(zip(heads, cells, strict=True))
             counters = {name: _count(row.get(f"clocks_event_reasons_counters.{name}", "")) for name in _COUNTERS}
             bits = row.get("clocks_event_reasons.active", row.get("clocks_throttle_reasons.active", ""))

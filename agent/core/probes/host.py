@@ -9,6 +9,7 @@ import re2 as re
 
 from ..actions import Section
 from ..observations import SectionResult
+from ..values import is_count
 from .containers import containers_section, image_section
 from .gpu import apps_section, gpus_section
 from .processes import processes_section
@@ -89,8 +90,8 @@ def read_host(result: SectionResult | None) -> HostFacts | None:
         kernel=words.get("kernel", ""),
         boot=words["boot"],
         uptime_s=float(uptime) if re.fullmatch(r"\d+\.\d+", uptime) else None,
-        cpus=int(cpus) if cpus.isdecimal() else None,
-        hz=int(words["hz"]) if words.get("hz", "").isdecimal() else 100,
+        cpus=int(cpus) if is_count(cpus) else None,
+        hz=int(words["hz"]) if is_count(words.get("hz", "")) else 100,
         user=words.get("user", ""),
         pidns=words.get("pidns", ""),
         driver=words.get("driver", ""),
@@ -136,13 +137,13 @@ def read_memory(result: SectionResult | None) -> dict[str, int] | None:
     found: dict[str, int] = {}
     for key in ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree", "Shmem"):
         value = words.get(key, "").removesuffix(" kB")
-        if value.isdecimal():
+        if is_count(value):
             found[key] = int(value)
     for line in result.out.split("\n"):
         match line.split():
-            case ["memory.max", value] if value.isdecimal():
+            case ["memory.max", value] if is_count(value):
                 found["limit"] = int(value)
-            case ["memory.events", "oom_kill", value] if value.isdecimal():
+            case ["memory.events", "oom_kill", value] if is_count(value):
                 found["oom_kill"] = int(value)
     return found or None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ..actions import Section
 from ..observations import SectionResult
+from ..values import is_count
 from .shell import quote, section
 
 _BODY_MAX = 1 << 20
@@ -64,6 +65,6 @@ def read_http(result: SectionResult | None) -> tuple[int, str] | None:
     if result is None or result.status is None:
         return None
     body, mark, code = result.out.rstrip("\n").rpartition("HTTP ")
-    if not mark or not code.isdecimal() or len(code) != 3 or (body and not body.endswith("\n")):
+    if not mark or not is_count(code) or len(code) != 3 or (body and not body.endswith("\n")):
         return None
     return int(code), body.removesuffix("\n")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ..actions import Section
 from ..observations import SectionResult
+from ..values import is_count
 from .shell import section
 
 if TYPE_CHECKING:
@@ -126,18 +127,18 @@ def read_processes(result: SectionResult | None) -> tuple[Process, ...] | None:
 
 
 def _processes(parts: dict[str, list[str]]) -> tuple[Process, ...] | None:
-    numbers = [int(word) for word in parts["self"] if word.isdecimal()]
+    numbers = [int(word) for word in parts["self"] if is_count(word)]
     if len(numbers) != 2 or not parts["stat"]:
         return None
     users: dict[int, str] = {}
     for line in parts["users"]:
         user, _, number = line.rpartition(":")
-        if number.isdecimal():
+        if is_count(number):
             users.setdefault(int(number), user)
     argv: dict[int, list[str]] = {}
     for line in parts["argv"]:
         number, _, word = line.partition(" ")
-        if number.isdecimal():
+        if is_count(number):
             argv.setdefault(int(number), []).append(word.replace("\x01", "\n"))
     found = []
     for line in parts["stat"]:
@@ -293,7 +294,7 @@ def read_ps(text: str, columns: Sequence[str]) -> tuple[Process, ...] | None:
                 return None
             cells[column], rest = " ".join(pieces[:words]), pieces[words]
         numbers = {key: cells.get(key, "0") for key in ("pid", "ppid", "pgid", "sid", "rss", "etimes")}
-        if not all(value.isdecimal() for value in numbers.values()):
+        if not all(is_count(value) for value in numbers.values()):
             return None
         title = cells.get("args", cells.get("comm", ""))
         found.append(

@@ -13,6 +13,7 @@ import re2 as re
 
 from ..actions import Section
 from ..observations import SectionResult
+from ..values import is_count
 from .shell import section
 
 COMMAND = (
@@ -68,7 +69,7 @@ def _read_ss(lines: Iterable[str]) -> tuple[Listener, ...] | None:
             continue
         words = line.split(None, 5)
         address, _, port = words[3].rpartition(":") if len(words) >= 5 else ("", "", "")
-        if not port.isdecimal():
+        if not is_count(port):
             return None
         users = words[5].strip() if len(words) > 5 else ""
         pids = tuple(sorted({int(pid) for pid in _PID.findall(users)})) if _USERS.fullmatch(users) else None
@@ -80,7 +81,7 @@ def _read_proc(rows: Iterable[str], fds: Iterable[str]) -> tuple[Listener, ...] 
     owners: dict[str, set[int]] = {}
     for line in fds:
         pid, _, link = line.partition(" ")
-        if pid.isdecimal():
+        if is_count(pid):
             owners.setdefault(link.removeprefix("socket:[").removesuffix("]"), set()).add(int(pid))
     found = []
     for row in rows:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from agent.core.observations import SectionResult
 from agent.core.probes.benchmark.serving import read_json, read_text
-from agent.core.probes.engine import read_containers, read_engine, read_flags, read_weights
+from agent.core.probes.containers import read_containers
+from agent.core.probes.engine import read_engine, read_flags, read_weights
 from agent.core.probes.files import file_section, read_file
 from agent.core.probes.gpu import read_apps, read_gpus
 from agent.core.probes.health import read_steady, read_xids, xids
