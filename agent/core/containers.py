@@ -96,7 +96,7 @@ def replaced(sections: Mapping[str, SectionResult], replaces: Replaces) -> tuple
     runs in it or by the ports that are published for it.
     """
     table, listeners = read_processes(sections.get("processes")), read_listeners(sections.get("sockets"))
-    if table is None or (listeners is None and replaces.port is not None):
+    if table is None:
         return None
     if replaces.container is None:
         return match_replaces(table, listeners, replaces)
