@@ -10,6 +10,7 @@ from agent.errors import PlaybookError, Problem
 
 if TYPE_CHECKING:
     from agent.core.plan import Plan, Trial
+    from agent.core.proof import Caution
     from agent.core.servers.lint import Hint
     from agent.core.wording import Path
     from agent.core.yaml import Document
@@ -39,12 +40,38 @@ def hits(plan: Plan, text: bytes, file: str) -> list[Hit]:
             if hint.id in found or is_allowed(plan, hint):
                 continue
             found[hint.id] = Hit(hint.level, _problem(document, hint, trial, of_all=trial.role == "baseline"))
+    for warning in cost_warnings(plan):
+        path = tuple(warning.field.split("."))
+        line, column = document.key_at(next((path[:n] for n in (2, 1) if _there(document, path[:n])), ()))
+        problem = Problem(warning.code, f"warning: {warning.message}", file, line, column, warning.field)
+        found[warning.code] = Hit("warning", replace(problem, remedy=warning.remedy))
     for name in plan.allow:
         if name not in {rule.id for rule in every_rule()}:
             problem = Problem("E_ALLOW", f"there is no rule {name}", file, remedy="`agent rules` lists them")
             found[f"allow {name}"] = Hit("error", problem)
     order = ("error", "warning", "note")
     return sorted(found.values(), key=lambda hit: (order.index(hit.level), hit.problem.line, hit.problem.code))
+
+
+def _there(document: Document, path: Path) -> bool:
+    """Say whether a playbook writes this key."""
+    data = document.data
+    for step in path:
+        if not isinstance(data, dict) or step not in data:
+            return False
+        data = data[step]
+    return True
+
+
+def cost_warnings(plan: Plan) -> tuple[Caution, ...]:
+    """Return what the forecast warns of; nothing where there is no forecast."""
+    from agent.core.campaign.choices import evaluate
+    from agent.core.forecast import forecast
+
+    try:
+        return forecast(plan, evaluate).warnings
+    except (PlaybookError, ValueError):
+        return ()
 
 
 def known_trials(plan: Plan) -> list[Trial]:

@@ -75,7 +75,17 @@ def summary(plan: Plan, cost: Forecast, start_s: float) -> dict[str, Any]:
         ],
         "debug": inquiry(plan),
         "stages": [stage.model_dump(mode="json") for stage in cost.stages],
-        "launches": {"least": cost.least, "most": cost.most, "confirm": cost.confirm, "capped": cost.capped},
+        "launches": {
+            "least": cost.least,
+            "most": cost.most,
+            "base": cost.base,
+            "again": cost.again,
+            "confirm": cost.confirm,
+            "confirm_most": cost.confirm_most,
+            "capped": cost.capped,
+        },
+        "proof": cost.proof.model_dump(mode="json") if cost.proof else None,
+        "warnings": [warning.model_dump(mode="json") for warning in cost.warnings],
         "time_s": {"least": cost.least * one, "most": cost.most * one, "assumed_start_s": start_s},
         "budget": plan.budget.model_dump(mode="json"),
         "replaces": plan.server.replaces.model_dump(mode="json") if plan.server.replaces else None,
@@ -167,15 +177,14 @@ def lines(document: dict[str, Any]) -> list[str]:
         out.append(f"  {trial['trial']:<18} {trial['label']}")
         words = [*(f"{key}={value}" for key, value in trial["env"].items()), *trial["command"]]
         out.append(f"  {'':<18} $ {' '.join(words)}")
-    for stage in document["stages"]:
-        when = f", when {stage['when']}" if stage["when"] else ""
-        out.append(f"stage {stage['name']}: {stage['strategy']} over {stage['points']} points{when}")
+    out += ["", *_order(document)]
     span = f"{duration_text(time_s['least'])} to {duration_text(time_s['most'])}"
     capped = ", cut by the budget" if launches["capped"] else ""
     out += [
-        "",
-        f"launches: {launches['least']} to {launches['most']} (confirmation {launches['confirm']}){capped}",
+        f"launches: {launches['least']} to {launches['most']}{capped}",
         f"time: {span}, assuming {duration_text(time_s['assumed_start_s'])} a start (--start to change)",
+        *_proof(document["proof"]),
+        *(f"warning: {one['message']}; {one['remedy']}" for one in document["warnings"]),
     ]
     if document["replaces"]:
         out.append(f"may end, after your yes to the list: {replaced(document['replaces'])}")
@@ -196,6 +205,44 @@ def _container(plan: Plan) -> list[str]:
     """Return what stands before the server's own words where it runs in a container, as people would type it."""
     box = plan.server.container
     return [box.engine, "run", *box.options, box.image] if box is not None else []
+
+
+def _order(document: dict[str, Any]) -> list[str]:
+    """Say in which order launches come, and how many each part takes."""
+    launches, confirm = document["launches"], document["launches"]["confirm"]
+    rows = [("1", "baseline")]
+    if launches["base"]:
+        rows.append(("1", "base"))
+    for stage in document["stages"]:
+        when = f", when {stage['when']}" if stage["when"] else ""
+        points = f"{stage['points']} points" if stage["points"] != 1 else "1 point"
+        shared = stage["points"] - stage["most"] if stage["strategy"] != "unimodal" else 0
+        known = f", {shared} of them known from another launch" if shared > 0 else ""
+        what = f"stage {stage['name']}: {stage['strategy']} over {points}{known}{when}"
+        rows.append((_span(stage["least"], stage["most"]), what))
+    if launches["again"]:
+        rows.append((_span(0, launches["again"]), "candidates that are too close to tell apart, once more"))
+    if confirm:
+        most = launches["confirm_most"]
+        rows.append((_span(0, most), f"confirmation: baseline and winner in turn, at first {confirm}"))
+    return ["launches, in their order:", *(f"  {count:>6}  {what}" for count, what in rows)]
+
+
+def _span(least: int, most: int) -> str:
+    return str(most) if least == most else f"{least}-{most}"
+
+
+def _proof(proof: dict[str, Any] | None) -> list[str]:
+    """Say what the confirmation can prove."""
+    if proof is None:
+        return []
+    spread = proof["spread"]
+    noise = f"launches that differ by {spread['launch']:.2%} and repeats by {spread['repeat']:.2%} (assumed)"
+    pairs = f"{proof['most']} pairs find a gain of {proof['least_gain']:.1%} with a chance of 90 %"
+    if not proof["wanted"]:
+        return [f"proof: with {noise}, {pairs}"]
+    needed = f"{proof['needed']} pairs" if proof["needed"] else "more than 64 pairs"
+    return [f"proof: with {noise}, a gain of {proof['wanted']:.1%} takes {needed} for a chance of 90 %; {pairs}"]
 
 
 def replaced(conditions: dict[str, Any]) -> str:

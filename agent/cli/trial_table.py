@@ -22,7 +22,9 @@ def percent(ratio: float | None) -> str:
 
 
 def best_of(campaign: Campaign) -> Record | None:
-    """Return the winner, or as long as there is none the best valid candidate of the exploration."""
+    """Return the winner, or as long as nothing is decided the best of the exploration, if it is better than the
+    baseline. None otherwise: the best of what did not win is no winner.
+    """
     goal, decision = campaign.plan.goal, campaign.concluded
     valid = [
         record
@@ -31,11 +33,15 @@ def best_of(campaign: Campaign) -> Record | None:
         and record.scored is not None
         and record.scored.valid
         and goal.metric in record.scored.values
+        and not goal.broken(record.scored.values)
     ]
-    if decision is not None and decision.winner:
-        valid = [record for record in valid if record.trial.id == decision.winner] or valid
+    if decision is not None:
+        won = decision.winner if decision.word in ("goal met", "improved") else ""
+        return next((record for record in valid if record.trial.id == won), None)
     sign = 1 if goal.direction == "up" else -1
-    return max(valid, key=lambda record: sign * _value(record, goal.metric), default=None)
+    best = max(valid, key=lambda record: sign * _value(record, goal.metric), default=None)
+    ratio = ratio_of(campaign, best) if best is not None else None
+    return best if ratio is not None and sign * (ratio - 1) > 0 else None
 
 
 def _value(record: Record, metric: str) -> float:

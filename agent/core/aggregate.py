@@ -13,7 +13,8 @@ from typing import Any
 
 from .campaign import Campaign
 from .campaign.parts import Record
-from .statistics import cv, mean, sd, t_quantile
+from .statistics import cv, mean, sd
+from .student import t_quantile
 
 LEVEL = 0.95
 _SUFFIXES = (

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Union
 from pydantic import Field, TypeAdapter
 
 from .actions import AnyAction
+from .noise import Drift, Spread
 from .observations import Completed, Outcome
 from .plan import Plan, Trial
 from .values import Output, Value, Verdict
@@ -20,7 +21,7 @@ from .values import Output, Value, Verdict
 FORMAT = 1
 """The number of the entry format. It grows when a kind or a field is added."""
 
-LOGIC = 2
+LOGIC = 3
 """The number of the decision logic. It grows when the same observations would lead elsewhere."""
 
 
@@ -203,6 +204,9 @@ class Scored(Value):
     because: str = ""
     effective: str = ""
     """Digest of the effective configuration that was measured."""
+    configuration: str = ""
+    """Digest of what was asked for and searched over, as the server says that it took effect: trials with the same
+    one are the same configuration, however they were written. '' = the server does not say."""
 
 
 class Concluded(Value):
@@ -220,6 +224,10 @@ class Concluded(Value):
     launches: int = 0
     """Confirmation launches behind the interval; 0 means that there is none."""
     exit: int
+    spread: Spread | None = None
+    """How much launches and repeats scattered; what was planned with, no part of the interval."""
+    drift: Drift | None = None
+    """Whether the baseline moved over the campaign; None where too few of its launches could tell."""
     because: str = ""
 
 

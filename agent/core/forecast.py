@@ -13,9 +13,11 @@ from ..errors import PlaybookError, Problem
 from .bisect import launches
 from .hypotheses import rank, trial_of, wording
 from .plan import Plan, Stage, Trial
+from .proof import Caution, Proof, cautions, prove
+from .search import AGAIN_MAX
 from .statistics import LAUNCHES_MIN
-from .strategies import points, unimodal_launches
-from .trials import Evaluate, point_names, resolve_trial
+from .strategies import halving_launches, points, unimodal_launches
+from .trials import Evaluate, is_skipped, point_names, resolve_trial
 from .values import Value
 
 
@@ -43,6 +45,12 @@ class Forecast(Value):
     """Baseline, base and the points of the first stage, as far as they do not depend on what is measured."""
     capped: bool = False
     """The budget allows fewer launches than the search could use."""
+    confirm_most: int = 0
+    """Launches of the confirmation when nothing is settled early."""
+    again: int = 0
+    """Launches at most for telling the best candidate from its rivals."""
+    proof: Proof | None = None
+    warnings: tuple[Caution, ...] = ()
 
 
 def check(plan: Plan) -> tuple[Problem, ...]:
@@ -60,8 +68,6 @@ def check(plan: Plan) -> tuple[Problem, ...]:
         where = f"search.stages[{number}]"
         if stage.name in names[:number]:
             refuse(where, f"a second stage is called {stage.name}", "give each stage a name of its own")
-        if stage.strategy == "halving":
-            refuse(where, "the strategy halving is not built", "use grid, random or unimodal")
         if stage.strategy == "unimodal" and len(stage.axes) != 1:
             refuse(where, "unimodal searches one ordered knob", "give it one sweep, or use grid")
         if stage.strategy == "random" and not stage.sample:
@@ -97,11 +103,15 @@ def forecast(plan: Plan, evaluate: Evaluate) -> Forecast:
         stages.append(_stage(stage, candidates, base, seen if number == 0 else None, _touched(search.stages[:number])))
         if number == 0:
             trials.extend(_certain(stage, candidates, base, seen))
-    confirm = 2 * search.confirm_launches
+    confirm, farthest = 2 * search.confirm_launches, 2 * (search.confirm_most or search.confirm_launches)
+    explored = 1 + launched + sum(stage.most for stage in stages)
+    again = AGAIN_MAX if search.confirm_most and explored > 2 else 0
     least = 1 + launched + sum(stage.least for stage in stages)
-    most = 1 + launched + sum(stage.most for stage in stages) + (confirm if stages or launched else 0)
+    most = explored + (again + farthest if stages or launched else 0)
     limit = plan.budget.launches
     capped = limit is not None and limit < most
+    proof = prove(plan, explored) if confirm and (stages or launched) else None
+    warnings = cautions(plan, least, proof)
     if limit is not None:
         least, most = min(least, limit), min(most, limit)
     return Forecast(
@@ -112,6 +122,10 @@ def forecast(plan: Plan, evaluate: Evaluate) -> Forecast:
         confirm=confirm,
         trials=tuple(trials),
         capped=capped,
+        confirm_most=farthest,
+        again=again,
+        proof=proof,
+        warnings=warnings,
     )
 
 
@@ -143,11 +157,16 @@ def _inquiry(plan: Plan, evaluate: Evaluate) -> Forecast:
 
 
 def _candidates(plan: Plan, stage: Stage, evaluate: Evaluate) -> list[Trial]:
-    own, search = points(stage, plan.seed), plan.search
-    return [
-        resolve_trial(plan, name, "candidate", stage.name, point, search.flags, search.env, evaluate)
-        for name, point in zip(point_names(stage, own), own, strict=True)
-    ]
+    own, search, found = points(stage, plan.seed), plan.search, []
+    for name, point in zip(point_names(stage, own), own, strict=True):
+        trial = resolve_trial(plan, name, "candidate", stage.name, point, search.flags, search.env, evaluate)
+        try:
+            if is_skipped(stage, trial, evaluate):
+                continue
+        except ValueError:
+            pass  # what cannot be judged is tried
+        found.append(trial)
+    return found
 
 
 def _touched(stages: Sequence[Stage]) -> set[str]:
@@ -182,6 +201,9 @@ def _stage(
         least, most = min(fit[0] for fit in fits) - shared_least, max(fit[1] for fit in fits) - shared_most
     else:
         least, most = len(digests) - shared_least, len(digests) - shared_most
+        if stage.strategy == "halving":
+            rounds = halving_launches(len(candidates)) - len(candidates)
+            least, most = least + rounds, most + rounds
     return StageForecast(
         name=stage.name,
         strategy=stage.strategy,

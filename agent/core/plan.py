@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from .changes import HostChange, place
 from .debugging import Debug
+from .goal import Goal as Goal
+from .goal import Limit as Limit
 from .guards import AnyGuard
-from .values import Value, digest
+from .values import Value, digest, rounded
 
 Scalar = StrictBool | StrictInt | StrictFloat | StrictStr
 """What a flag can be set to. ``true`` writes a bare flag, ``false`` leaves it out."""
@@ -202,6 +205,19 @@ class Stage(Value):
     """With strategy ``list``: the points themselves, by ``flags.NAME`` or ``env.NAME``."""
     sample: int | None = None
     """With strategy ``random``: how many points."""
+    link: tuple[tuple[str, ...], ...] = ()
+    """Axes that move together, by ``flags.NAME`` or ``env.NAME``: their values are taken one by one, not crossed."""
+    skip_when: str | None = None
+    """CEL over ``flags`` and ``env`` of a point's trial in full; where it is true the point is not tried."""
+
+
+class Noise(Value):
+    """What is assumed of the noise before it is measured: relative standard deviations, as fractions."""
+
+    launches: float = 0.005
+    """Between launches of one configuration (s_l)."""
+    repeats: float = 0.003
+    """Between repeats within a launch (s_w)."""
 
 
 class Search(Value):
@@ -212,15 +228,10 @@ class Search(Value):
     stages: tuple[Stage, ...] = ()
     confirm_launches: int = 2
     """Fresh launches each of baseline and winner, alternating; the interval comes from these alone."""
-
-
-class Goal(Value):
-    """What counts as better. ``improve`` is a fraction over the baseline."""
-
-    metric: str = "output_tok_s"
-    improve: float = 0.0
-    direction: Literal["up", "down"] = "up"
-    strict: bool = False
+    confirm_most: int | None = None
+    """Further pairs up to so many, at fixed looks, while nothing is settled; None = the number above, no more."""
+    noise: Noise | None = None
+    """What is assumed before it is measured; None = a steady server, until its repeats say otherwise."""
 
 
 class Budget(Value):
@@ -228,6 +239,26 @@ class Budget(Value):
 
     launches: int | None = None
     time_s: float | None = None
+
+
+class Cure(Value):
+    """What to change in a candidate that failed in a certain way, before it is tried again."""
+
+    set: dict[str, Scalar] = {}
+    """Flags and the values they get."""
+    add: dict[str, float] = {}
+    """Flags and by how much they change each time."""
+    attempts: int = 1
+
+    def point(self, flags: Mapping[str, Any]) -> dict[str, Scalar]:
+        """Return the coordinates of the changed configuration; ValueError where a flag has no number to change."""
+        found: dict[str, Scalar] = {f"flags.{name}": value for name, value in self.set.items()}
+        for name, amount in self.add.items():
+            value = flags.get(name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise ValueError(f"{name} has no number to change")
+            found[f"flags.{name}"] = rounded(value + amount)
+        return found
 
 
 class State(Value):
@@ -300,6 +331,8 @@ class Plan(Value):
     assumptions: dict[str, AnyGuard] = {}
     debug: Debug | None = None
     """With ``aim: debug``: what is to be found out."""
+    on_fail: dict[str, Cure] = {}
+    """By class of failure (``Finding``): what is changed before a candidate is tried again."""
     secrets: dict[str, SecretSource] = {}
     finally_: Literal["winner", "restore", "stop"] = Field(default="stop", alias="finally")
     seed: int = 0

@@ -231,7 +231,7 @@ class Playbook(Part):
     states: Annotated[dict[Name, State], Field(max_length=100)] = {}
     """Changes to the standard ladder, new states, or a whole graph."""
     on_fail: dict[Name, OnFail] = {}
-    """Class of failure → change. Not carried out in this version."""
+    """Class of failure → what is changed before a candidate is tried again."""
     hypotheses: dict[Name, Hypothesis] = {}
     """Possible causes, each with a change and a prediction; tested in the order of what they cost and decide."""
     debug: DebugPart = DebugPart()

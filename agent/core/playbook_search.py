@@ -5,9 +5,10 @@ Only shapes, as in ``agent.core.playbook``; what they mean together is worked ou
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, Tag
+from pydantic import Field, PlainValidator, StrictBool, StrictFloat, StrictInt, StrictStr, Tag, WithJsonSchema
 
 from .fields import (
     Count,
@@ -24,7 +25,9 @@ from .fields import (
     StageEnv,
     StageFlag,
     Strategy,
+    WorkloadName,
     by_kind,
+    wrong,
 )  # fmt: skip
 
 
@@ -58,11 +61,15 @@ class Stage(Part):
     env: dict[EnvName, StageEnv] = {}
     """Variables with sweeps, or with one value for the whole stage."""
     strategy: Strategy | None = None
-    """`grid` (every point; the default), `list` (the points given), `random`, `unimodal` (one ordered knob)."""
+    """`grid` (every point; the default), `list` (those given), `random`, `unimodal` (one ordered knob), `halving`."""
     points: tuple[Point, ...] = ()
     """With `list`: the points."""
     sample: Count | None = None
     """With `random`: how many points are drawn."""
+    link: tuple[Annotated[tuple[StrictStr, ...], Field(min_length=2)], ...] = ()
+    """Keys of this stage that move together: `[[a, b]]` takes the first of each, the second of each and so on."""
+    skip_when: StrictStr | None = None
+    """CEL over `flags` and `env` of a point in full: such points are not tried."""
 
 
 class Confirm(Part):
@@ -70,6 +77,17 @@ class Confirm(Part):
 
     launches: Annotated[StrictInt, Field(ge=0, le=64)] = 2
     """Fresh launches each of baseline and winner; the interval comes from these alone. 0 = no confirmation."""
+    most: Annotated[StrictInt, Field(ge=2, le=64)] | None = None
+    """Go on up to so many of each, at fixed looks, while nothing is settled. Default: `launches`."""
+
+
+class Noise(Part):
+    """What is assumed of the noise until it is measured, as relative standard deviations. For planning only."""
+
+    launches: Percent = 0.005
+    """How much launches of one configuration differ."""
+    repeats: Percent = 0.003
+    """How much repeats within a launch differ."""
 
 
 class Search(Part):
@@ -81,6 +99,31 @@ class Search(Part):
     """Stages in order."""
     confirm: Confirm = Confirm()
     """Confirmation of the winner."""
+    noise: Noise | None = None
+    """What to plan with before anything is measured. Default: a steady server, until its repeats say otherwise."""
+
+
+_LIMIT = re.compile(r"([a-z][a-z0-9_]{0,63})\s*(<=|>=)\s*(\d+(?:\.\d+)?)", re.ASCII)
+
+
+def _limit(value: object) -> tuple[str, str, float]:
+    match = _LIMIT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise wrong("E_LIMIT", "a limit is a metric, <= or >=, and a number", "write ttft_ms_p99 <= 500")
+    return match[1], match[2], float(match[3])
+
+
+Limit = Annotated[
+    tuple[str, str, float],
+    PlainValidator(_limit),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": r"^\s*[a-z][a-z0-9_]{0,63}\s*(<=|>=)\s*\d+(\.\d+)?\s*$",
+            "examples": ["ttft_ms_p99 <= 500"],
+        }
+    ),
+]
 
 
 class Goal(Part):
@@ -96,6 +139,10 @@ class Goal(Part):
     """Whether more is better. Default: `down` for times (`…_ms`, `…_s` but not `…_tok_s`), else `up`."""
     strict: StrictBool = False
     """Whether the lower end of the interval must reach the goal, not just the estimate."""
+    limits: tuple[Limit, ...] = ()
+    """What a candidate must keep on every launch: `ttft_ms_p99 <= 500`. The baseline need not keep them."""
+    weights: dict[WorkloadName, Annotated[StrictInt | StrictFloat, Field(gt=0, le=1000)]] = {}
+    """How much each workload counts: the metric is then the weighted geometric mean over these workloads."""
 
 
 class Budget(Part):
@@ -115,11 +162,11 @@ class Add(Part):
 
 
 class OnFail(Part):
-    """What to change when a launch fails with a class. Not carried out in this version."""
+    """What to change in a candidate whose launch fails with a class, before it is tried again."""
 
     flags: dict[FlagName, Annotated[
         Annotated[Scalar, Tag("one")] | Annotated[Add, Tag("map")], by_kind("a value, or add: AMOUNT")
     ]] = {}  # fmt: skip
-    """Changes to flags."""
+    """Changes to flags: a value, or `{add: -0.02}` for a number, each time."""
     attempts: Count = 1
-    """How often."""
+    """How often at most, for one candidate."""

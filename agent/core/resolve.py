@@ -14,12 +14,15 @@ from ..errors import AgentError, PlaybookError, Problem
 from . import plan
 from .check import Findings, check_words, read
 from .playbook import Playbook, Replaces
+from .playbook_search import Add
+from .probes.benchmark import METRICS
 from .probes.trace import unanswerable
 from .resolve_benchmark import resolve_accuracy, resolve_benchmark
 from .resolve_container import resolve_container
 from .resolve_debug import resolve_debug
 from .resolve_search import changes, check_expressions, given, resolve_search
 from .resolve_states import resolve_guard, resolve_states
+from .values import Finding
 from .wording import Path, did_you_mean
 from .yaml import Document, Node, compose
 
@@ -89,7 +92,6 @@ class _Resolver:
 
     def resolve(self) -> plan.Plan:
         playbook = self.playbook
-        self.check_unsupported()
         self.check_env()
         server = self.server()
         search = resolve_search(playbook, self.findings)
@@ -115,6 +117,7 @@ class _Resolver:
                 "states": states,
                 "debug": resolve_debug(playbook, states, self.digest, self.findings),
                 "assumptions": self.assumptions(),
+                "on_fail": self.on_fail(),
                 "secrets": self.secrets(),
                 "finally": playbook.finally_ or ("restore" if server.replaces else "stop"),
                 "seed": playbook.seed,
@@ -209,13 +212,62 @@ class _Resolver:
     def goal(self) -> plan.Goal:
         own = self.playbook.goal
         time_like = own.metric.endswith(("_ms", "_s")) and not own.metric.endswith("_tok_s")
+        time_like = time_like or re.search(r"_ms_(?:mean|p\d+)(?:_|$)", own.metric) is not None
         direction = own.direction or ("down" if time_like else "up")
-        return plan.Goal(metric=own.metric, improve=own.improve, direction=direction, strict=own.strict)
+        self.check_metric(("goal", "metric"), own.metric)
+        limits = []
+        for number, (metric, sign, bound) in enumerate(own.limits):
+            self.check_metric(("goal", "limits", number), metric)
+            limits.append(plan.Limit(metric=metric, **{"at_most" if sign == "<=" else "at_least": bound}))
+        for name in own.weights:
+            if name not in self.workloads():
+                where: Path = ("goal", "weights", name)
+                remedy = (
+                    did_you_mean(name, self.workloads()) if self.workloads() else "write `benchmark: {workloads: …}`"
+                )
+                self.findings.add("E_REF", where, "the benchmark has no such workload", remedy, found=name, key=True)
+        return plan.Goal(
+            metric=own.metric,
+            improve=own.improve,
+            direction=direction,
+            strict=own.strict,
+            limits=tuple(limits),
+            weights=own.weights,
+        )
+
+    def check_metric(self, path: Path, metric: str) -> None:
+        """Refuse a metric that the agent's own load does not report; scripts and tools of others may name any."""
+        own = self.playbook.benchmark
+        if own.tool or own.script not in (None, "builtin"):
+            return
+        names = [*METRICS, *(f"{name}_{load}" for name in METRICS for load in self.workloads())]
+        if metric not in names:
+            self.findings.add("E_METRIC", path, f"the benchmark reports no {metric}", did_you_mean(metric, names))
+
+    def workloads(self) -> list[str]:
+        """Return the names of the workloads, where the benchmark has several."""
+        own = self.playbook.benchmark
+        levels = own.concurrency if isinstance(own.concurrency, tuple) else ()
+        return [*own.workloads, *(f"c{level}" for level in levels)]
 
     def assumptions(self) -> dict[str, Any]:
         named = self.playbook.assumptions.items()
         made = {name: resolve_guard(spec, ("assumptions", name), self.findings) for name, spec in named}
         return {name: guard for name, guard in made.items() if guard is not None}
+
+    def on_fail(self) -> dict[str, plan.Cure]:
+        found = {}
+        for name, own in self.playbook.on_fail.items():
+            path: Path = ("on_fail", name)
+            if name not in {finding.value for finding in Finding}:
+                remedy = did_you_mean(name, [finding.value for finding in Finding])
+                self.findings.add("E_REF", path, "no class of failure is called so", remedy, found=name, key=True)
+            if not own.flags:
+                self.findings.add("E_MISSING", path, "it changes nothing", "write `flags: {NAME: VALUE}`", found="")
+            amounts = {key: float(value.add) for key, value in own.flags.items() if isinstance(value, Add)}
+            values = {key: value for key, value in own.flags.items() if not isinstance(value, Add)}
+            found[name] = plan.Cure(set=values, add=amounts, attempts=own.attempts)
+        return found
 
     def secrets(self) -> dict[str, plan.SecretSource]:
         found = {}
@@ -244,13 +296,6 @@ class _Resolver:
         return self.files.get(name, "")
 
     # ------------------------------------------------------------ checks
-
-    def check_unsupported(self) -> None:
-        remedy = "leave it out; nothing would be done about it"
-        if self.playbook.on_fail:
-            self.findings.add(
-                "E_UNSUPPORTED", ("on_fail",), "not supported in this version", remedy, found="", key=True
-            )
 
     def check_env(self) -> None:
         """Refuse the loader's search path unless the playbook says that it means it."""

@@ -16,7 +16,7 @@ from .expressions import Expression, ExpressionError
 from .expressions import compile as compile_expression
 from .fields import UNSET, Expr, Sweep
 from .playbook import Playbook
-from .playbook_search import Changes, Point, Stage
+from .playbook_search import Changes, Point, Search, Stage
 from .trials import resolve_trial
 from .wording import Path, did_you_mean
 
@@ -66,7 +66,22 @@ def resolve_search(playbook: Playbook, findings: Findings) -> plan.Search:
         env=env,
         stages=tuple(stage for stage in stages if stage is not None),
         confirm_launches=search.confirm.launches if search else 2,
+        confirm_most=_most(search, findings) if search else None,
+        noise=plan.Noise(launches=search.noise.launches, repeats=search.noise.repeats)
+        if search and search.noise
+        else None,
     )
+
+
+def _most(search: Search, findings: Findings) -> int | None:
+    """Return up to how many pairs a confirmation may go on; None = no further than its first look."""
+    confirm = search.confirm
+    if confirm.most is not None and confirm.most < confirm.launches:
+        where: Path = ("search", "confirm", "most")
+        findings.add("E_RANGE", where, "less than `launches`", f"write {confirm.launches} or more")
+    if confirm.most is not None and not confirm.launches:
+        findings.add("E_CONFLICT", ("search", "confirm", "most"), "there is no confirmation", "leave it out", key=True)
+    return confirm.most
 
 
 def _stage(stage: Stage, path: Path, findings: Findings) -> plan.Stage | None:
@@ -83,7 +98,10 @@ def _stage(stage: Stage, path: Path, findings: Findings) -> plan.Stage | None:
                 "E_MISSING", path, "the strategy list needs points", "write `points: [{flags: …}, …]`", found=""
             )
             return None
-        return _listed(stage.name, stage.when, stage.points, (*path, "points"), findings)
+        if stage.link:
+            findings.add("E_CONFLICT", (*path, "link"), "points are written out already", "leave it out", key=True)
+        listed = _listed(stage.name, stage.when, stage.points, (*path, "points"), findings)
+        return listed.model_copy(update={"skip_when": _skip(stage, path, findings)}) if listed else None
     axes = [_axis("flags", key, value, (*path, "flags", key), findings) for key, value in stage.flags.items()]
     axes += [_axis("env", key, value, (*path, "env", key), findings) for key, value in stage.env.items()]
     if not axes:
@@ -109,7 +127,45 @@ def _stage(stage: Stage, path: Path, findings: Findings) -> plan.Stage | None:
         _check_ordered(axes, path, findings)
     if findings.has(path):
         return None
-    return plan.Stage(name=stage.name, when=stage.when, axes=tuple(axes), strategy=strategy, sample=stage.sample)
+    return plan.Stage(
+        name=stage.name,
+        when=stage.when,
+        axes=tuple(axes),
+        strategy=strategy,
+        sample=stage.sample,
+        link=_links(stage, axes, path, findings),
+        skip_when=_skip(stage, path, findings),
+    )
+
+
+def _links(stage: Stage, axes: list[plan.Axis], path: Path, findings: Findings) -> tuple[tuple[str, ...], ...]:
+    """Return which axes move together, by their coordinates."""
+    known = {axis.key: axis for axis in axes}
+    found, seen = [], set()
+    for number, names in enumerate(stage.link):
+        where = (*path, "link", number)
+        for name in names:
+            if name not in known:
+                findings.add("E_REF", where, f"the stage sweeps no {name}", did_you_mean(name, known), found=name)
+                return ()
+            if name in seen:
+                findings.add("E_CONFLICT", where, f"{name} is linked twice", "name it once", found=name)
+            seen.add(name)
+        if len({len(known[name].values) for name in names}) > 1:
+            sizes = ", ".join(f"{name} has {len(known[name].values)}" for name in names)
+            findings.add("E_SWEEP", where, "linked keys have as many values as each other", f"here {sizes}", found="")
+        found.append(tuple(f"{known[name].target}.{name}" for name in names))
+    return tuple(found)
+
+
+def _skip(stage: Stage, path: Path, findings: Findings) -> str | None:
+    if stage.skip_when is not None:
+        where = (*path, "skip_when")
+        expression = compiled(stage.skip_when, where, ("flags", "env"), findings)
+        if expression is not None and expression.kind not in ("bool", "dyn"):
+            message = f"a condition is true or false, this is of type {expression.kind}"
+            findings.add("E_EXPR", where, message, "compare something: flags['a'] > flags['b']")
+    return stage.skip_when
 
 
 def _axis(target: Target, key: str, value: Any, path: Path, findings: Findings) -> plan.Axis:
@@ -135,8 +191,8 @@ def _strategy(stage: Stage, path: Path, findings: Findings) -> Any:
             if isinstance(value, Sweep) and value.strategy:
                 named.append(((*path, part, key, "strategy"), value.strategy))
     for where, name in named:
-        if name in ("halving", "optuna"):
-            remedy = "use grid, list, random or unimodal"
+        if name == "optuna":
+            remedy = "use grid, list, random, unimodal or halving"
             findings.add("E_UNSUPPORTED", where, "not supported in this version", remedy)
             return None
         if name != named[0][1]:

@@ -10,90 +10,33 @@ No state is kept between calls. Whoever asks twice with the same history is answ
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
 
+from .confirmation import Confirmation
+from .explored import Explored
+from .noise import expected_loss
 from .plan import Plan, Stage, Trial
-from .statistics import LAUNCHES_MIN, Comparison, LaunchMean, compare, looks
-from .strategies import INVALID, Point, next_in_order, next_unimodal, points
-from .trials import EXPLORING, Evaluate, point_names, resolve_trial
+from .proposals import Confirm, Finished, Measure, Next, Reason, Record, Rejects, Score, profile_variables
+from .statistics import LAUNCHES_MIN
+from .strategies import INVALID, Point, next_halving, next_in_order, next_unimodal, points
+from .trials import EXPLORING, Evaluate, is_skipped, point_names, resolve_trial
 
-Rejects = Callable[[Trial], str]
-"""Says why a trial is known to fail before it is launched; '' lets it pass."""
+__all__ = ["Confirm", "Finished", "Measure", "Next", "Reason", "Record", "Rejects", "Score", "propose"]
 
+WORTH = 0.0005
+"""Launching a rival again is worth it while choosing the leader is expected to lose more than this (a log ratio)."""
 
-@dataclass(frozen=True, slots=True)
-class Score:
-    """What a launch was worth, in the goal's metric. ``value`` None = invalid, and ``finding`` says why."""
+AGAIN_MAX = 4
+"""Launches spent at most on telling the leader from its rivals, in one campaign."""
 
-    value: float | None
-    finding: str = ""
-    deviation: float = 0.0
-    repeats: int = 1
-    profile: Mapping[str, float] = field(default_factory=dict)
-    """Shares by phase, where this launch was profiled."""
-    kernels: Mapping[str, float] = field(default_factory=dict)
-    """Shares by class of work on the GPU, likewise."""
-    busy: float | None = None
+RESERVE = 0.75
+"""The share of the wanted pairs that launches of rivals leave alone: the right winner is worth a pair or two."""
 
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A trial that was proposed; ``score`` None = it is still being measured."""
-
-    trial: Trial
-    score: Score | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """Launch and measure this trial. ``notes`` say what was passed over on the way, for people."""
-
-    trial: Trial
-    because: str = ""
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Confirm:
-    """Launch this configuration afresh: one side of a pair of the confirmation."""
-
-    trial: Trial
-    pair: int
-    because: str = ""
-    notes: tuple[str, ...] = ()
-
-
-Reason = Literal[
-    "confirmed",
-    "proven early",
-    "goal out of reach",
-    "confirmation failed",
-    "explored",
-    "budget",
-    "baseline invalid",
-    "no valid candidate",
-    "no candidate beats the baseline in exploration",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """Nothing more is worth a launch. ``winner`` and ``baseline`` are trial ids; '' = there is none.
-
-    ``comparison`` is None unless confirmation launches say something; exploration never does.
-    """
-
-    reason: Reason
-    because: str = ""
-    winner: str = ""
-    baseline: str = ""
-    comparison: Comparison | None = None
-    notes: tuple[str, ...] = ()
-
-
-Next = Measure | Confirm | Finished
+SURELY = 1.96
+"""How many standard errors below the goal a leader must lie for the goal to be out of its reach: a chance of 2.5 %."""
 
 
 def propose(
@@ -113,76 +56,80 @@ def propose(
     for record in history:
         if record.score is None and record.trial.role in EXPLORING:
             return Measure(record.trial, "it was proposed and has no score yet")
-    walk = _Walk(plan, history, evaluate, rejects, len(history) if launches is None else launches)
+    walk = _Walk(plan, history, evaluate, rejects, len(history) if launches is None else launches, elapsed_s)
     step = walk.next()
     if not isinstance(step, Finished):
         repeated = any(record.trial.id == step.trial.id for record in history)
-        spent = "" if repeated else walk.spent(elapsed_s)
+        spent = "" if repeated else walk.spent()
         if spent:
-            step = walk.finished("budget", spent)
-    return replace(step, notes=tuple(dict.fromkeys(walk.notes)))
+            step = walk.confirmed.finished("budget", spent) if walk.confirmed else walk.finished("budget", spent)
+    return replace(step, notes=tuple(dict.fromkeys([*walk.notes, *step.notes])))
 
 
 class _Walk:
     """One pass over the search with what is known; ``next`` stops at the first thing that is not."""
 
     def __init__(
-        self, plan: Plan, history: Sequence[Record], evaluate: Evaluate, rejects: Rejects | None, launches: int
+        self,
+        plan: Plan,
+        history: Sequence[Record],
+        evaluate: Evaluate,
+        rejects: Rejects | None,
+        launches: int,
+        elapsed_s: float,
     ) -> None:
-        self.plan, self.evaluate, self.rejects, self.launches = plan, evaluate, rejects, launches
+        self.plan, self.evaluate, self.rejects = plan, evaluate, rejects
+        self.launches, self.elapsed_s = launches, elapsed_s
         self.notes: list[str] = []
+        self.history = history
         self.ids = {record.trial.id for record in history}
-        self.confirms = [record for record in history if record.trial.role == "confirm"]
-        self.known: dict[str, Record] = {}
-        for record in history:
-            if record.trial.role in EXPLORING:
-                digest = record.trial.launch_digest()
-                if digest not in self.known or self.merit(self.known[digest]) == INVALID:
-                    self.known[digest] = record
+        self.known = Explored(plan, history)
+        self.confirming = any(record.trial.role == "confirm" for record in history)
         self.baseline = self.winner = ""
         self.carried: Point = {}
+        self.cures: dict[str, str] = {}
+        self.confirmed: Confirmation | None = None
 
     # ------------------------------------------------------------ what is known
 
-    def merit(self, record: Record) -> float:
-        """Return a number that is larger when better; what cannot be compared is the worst."""
-        value = record.score.value if record.score else None
-        if value is None or not math.isfinite(value) or value <= 0:
-            return INVALID
-        return value if self.plan.goal.direction == "up" else -value
-
     def trial(self, name: str, role: Literal["base", "candidate"], stage: str, point: Point) -> Trial:
         """Resolve a point of the search under a name that no other trial has."""
-        search, number, unique = self.plan.search, 1, name
+        search = self.plan.search
+        return resolve_trial(self.plan, self.unique(name), role, stage, point, search.flags, search.env, self.evaluate)
+
+    def unique(self, name: str) -> str:
+        """Return the name, with a number where another trial has it."""
+        number, unique = 1, name
         while unique in self.ids:
             number += 1
             unique = f"{name}-{number}"
-        return resolve_trial(self.plan, unique, role, stage, point, search.flags, search.env, self.evaluate)
+        return unique
 
-    def spent(self, elapsed_s: float) -> str:
+    def spent(self) -> str:
         """Say which budget allows no further launch, or ''."""
         budget = self.plan.budget
         if budget.launches is not None and self.launches >= budget.launches:
             return f"{self.launches} of {budget.launches} launches are used"
-        if budget.time_s is not None and elapsed_s >= budget.time_s:
-            return f"{elapsed_s:.0f} s of {budget.time_s:.0f} s are used"
+        if budget.time_s is not None and self.elapsed_s >= budget.time_s:
+            return f"{self.elapsed_s:.0f} s of {budget.time_s:.0f} s are used"
         return ""
 
     def reserved(self) -> bool:
         """Say whether the launches left are those that a confirmation needs.
 
         A larger exploration that ends without a verified decision is worth less than a smaller one with it. A
-        budget that could never pay for a confirmation reserves nothing.
+        budget that could never pay for a confirmation reserves nothing. Time is counted in launches as long as those
+        so far took on average.
         """
-        limit, confirm = self.plan.budget.launches, 2 * self.plan.search.confirm_launches
-        return limit is not None and limit >= 2 + confirm and limit - self.launches - 1 < confirm
+        budget, confirm = self.plan.budget, 2 * self.plan.search.confirm_launches
+        limits = [] if budget.launches is None else [float(budget.launches)]
+        if budget.time_s is not None and self.launches and self.elapsed_s:
+            limits.append(budget.time_s / self.elapsed_s * self.launches)
+        return any(limit >= 2 + confirm and limit - self.launches - 1 < confirm for limit in limits)
 
     def finished(self, reason: Reason, because: str = "") -> Finished:
-        """End here, with whatever the confirmation says so far."""
-        comparison = None
-        if self.confirms and self.winner:
-            comparison = self.compared(looks(self.plan.search.confirm_launches)[-1].level)
-        return Finished(reason, because, self.winner, self.baseline, comparison)
+        """End here, without a comparison: only a confirmation has one."""
+        return Finished(reason, because, self.winner, self.baseline, spread=self.known.spread())
 
     # ------------------------------------------------------------ exploration
 
@@ -190,15 +137,15 @@ class _Walk:
         """Walk baseline, stages and confirmation up to the first step that has not been taken."""
         plan = self.plan
         trial = resolve_trial(plan, "baseline", "baseline", "", {}, {}, {}, self.evaluate)
-        baseline = self.known.get(trial.launch_digest())
+        baseline = self.known.record(trial.launch_digest())
         if baseline is None or baseline.score is None:
             return Measure(trial, "every comparison needs the baseline")
         self.baseline = baseline.trial.id
-        if self.merit(baseline) == INVALID:
+        if self.known.level(baseline.trial.launch_digest()) == INVALID:
             finding = baseline.score.finding or "no value"
             return self.finished("baseline invalid", f"nothing can be compared with it ({finding})")
         step = self.explore(baseline.score)
-        cut = step is not None and self.reserved()
+        cut = step is not None and (self.confirming or self.reserved())
         if step is not None and not cut:
             return step
         return self.choose(baseline, cut)
@@ -207,7 +154,7 @@ class _Walk:
         """Return the next launch of the stages, or None when all are done."""
         search = self.plan.search
         if not search.stages and (search.flags or search.env):
-            base = self.trial("base", "base", "", {})
+            base = self.cured(self.trial("base", "base", "", {}))
             return Measure(base, "the one candidate") if self.tried(base) is None else None
         for stage in search.stages:
             step = self.stage(stage, baseline)
@@ -215,11 +162,13 @@ class _Walk:
                 return step
         return None
 
-    def tried(self, trial: Trial) -> float | None:
-        """Return the merit of a trial that was measured or need not be; None for one that must be launched."""
-        record = self.known.get(trial.launch_digest())
-        if record is not None:
-            return self.merit(record)
+    def tried(self, trial: Trial, *, first: bool = False) -> float | None:
+        """Return the merit of a trial that was measured or need not be; None for one that must be launched.
+
+        ``first``: by its first launch alone. What a stage chose must not change when a later one learns more.
+        """
+        if self.known.has(trial.launch_digest()):
+            return self.known.merit(trial.launch_digest(), first=first)
         reason = self.rejects(trial) if self.rejects else ""
         if reason:
             self.notes.append(f"{trial.id} is not launched: {reason}")
@@ -229,7 +178,7 @@ class _Walk:
     def stage(self, stage: Stage, baseline: Score) -> Measure | None:
         """Return the next launch of one stage; None when it is done or skipped, with its best carried on."""
         try:
-            base = self.trial("base", "base", "", self.carried)
+            base = self.cured(self.trial("base", "base", "", self.carried))
         except ValueError as problem:
             self.notes.append(f"stage {stage.name} is skipped: its base cannot be derived ({problem})")
             return None
@@ -240,17 +189,20 @@ class _Walk:
             if refusal:
                 self.notes.append(f"stage {stage.name} is skipped: {refusal}")
                 return None
-        trials = self.candidates(stage)
-        merits = [self.tried(trial) for trial in trials]
+        trials, first = self.candidates(stage), stage is not self.plan.search.stages[-1]
+        merits = [self.tried(trial, first=first) for trial in trials]
+        for trial, merit in zip(trials, merits, strict=True):
+            if merit is None and trial.id in self.cures:
+                return Measure(trial, self.cures[trial.id])
         index = self.pick(stage, base, trials, merits)
         if index is not None:
-            return Measure(trials[index], f"stage {stage.name}, {stage.strategy}")
+            return self.once_more(trials[index], f"stage {stage.name}, {stage.strategy}")
         self.carry(base, trials, merits)
         return None
 
     def refusal(self, when: str, base: Trial, baseline: Score) -> str:
         """Say why a stage's condition keeps it from running, or ''. What cannot be judged opens no gate."""
-        record = self.known.get(base.launch_digest())
+        record = self.known.record(base.launch_digest())
         if record is None or record.score is None:
             return "its base was not measured"
         variables = {
@@ -271,22 +223,72 @@ class _Walk:
         own, found = points(stage, self.plan.seed), []
         for name, point in zip(point_names(stage, own), own, strict=True):
             try:
-                found.append(self.trial(name, "candidate", stage.name, {**self.carried, **point}))
+                trial = self.trial(name, "candidate", stage.name, {**self.carried, **point})
             except ValueError as problem:
                 self.notes.append(f"{name} is not launched: it cannot be derived ({problem})")
+                continue
+            try:
+                if is_skipped(stage, trial, self.evaluate):
+                    self.notes.append(f"{name} is not launched: skip_when holds")
+                    continue
+            except ValueError as problem:
+                self.notes.append(f"{name} is tried: its skip_when cannot be judged ({problem})")
+            found.append(self.cured(trial))
         return found
+
+    def cured(self, trial: Trial) -> Trial:
+        """Return the trial, or what the playbook puts in its place after a failure of a class that it has a cure for.
+
+        A cure counts for the class that it names, so often as it says; then the failure stands.
+        """
+        used: Counter[str] = Counter()
+        while True:
+            record = self.known.record(trial.launch_digest())
+            if record is None or record.score is None or record.score.value is not None:
+                return trial
+            finding = record.score.finding
+            cure = self.plan.on_fail.get(finding)
+            if cure is None or used[finding] >= cure.attempts:
+                return trial
+            used[finding] += 1
+            try:
+                change = cure.point(trial.flags)
+                name = f"{record.trial.id.partition('-cured')[0]}-cured"
+                role: Literal["base", "candidate"] = "base" if trial.role == "base" else "candidate"
+                other = self.trial(name, role, trial.stage, {**trial.point, **change})
+            except ValueError as problem:
+                self.notes.append(f"{record.trial.id} failed with {finding} and cannot be cured ({problem})")
+                return trial
+            if other.launch_digest() == trial.launch_digest():
+                return trial
+            words = ", ".join(f"{key.split('.', 1)[1]}={value}" for key, value in change.items())
+            self.cures[other.id] = f"{record.trial.id} failed with {finding}: tried again with {words}"
+            trial = other
 
     def pick(self, stage: Stage, base: Trial, trials: Sequence[Trial], merits: Sequence[float | None]) -> int | None:
         """Return the index of the trial to measure next."""
+        if stage.strategy == "halving":
+            known = [self.known.logs(trial.launch_digest()) for trial in trials]
+            return next_halving([None if merit == INVALID else own for own, merit in zip(known, merits, strict=True)])
         if stage.strategy != "unimodal":
             return next_in_order(merits)
         wanted = base.launch_digest()
         start = next((index for index, trial in enumerate(trials) if trial.launch_digest() == wanted), None)
         return next_unimodal(merits, start)
 
+    def once_more(self, trial: Trial, because: str) -> Measure:
+        """Return the launch of a trial; of one that was launched before, a fresh one under a name of its own."""
+        record = self.known.record(trial.launch_digest())
+        if record is None:
+            return Measure(trial, because)
+        source = record.trial.of or record.trial.id
+        name = self.unique(f"{source}-again")
+        again = record.trial.model_copy(update={"id": name, "role": "candidate", "of": source})
+        return Measure(again, because)
+
     def carry(self, base: Trial, trials: Sequence[Trial], merits: Sequence[float | None]) -> None:
         """Make the best of a stage the base of the next; the base itself stays when no trial is better."""
-        standing = self.tried(base)
+        standing = self.tried(base, first=True)
         best, chosen = INVALID if standing is None else standing, None
         for trial, merit in zip(trials, merits, strict=True):
             # A tie goes to the trial over the base, since they may be one launch, and to the earlier of two trials.
@@ -297,90 +299,81 @@ class _Walk:
 
     # ------------------------------------------------------------ decision
 
-    def choose(self, baseline: Record, cut: bool) -> Confirm | Finished:
+    def choose(self, baseline: Record, cut: bool) -> Next:
         """Take the best of what was explored, and confirm it if that can pay."""
-        rest = [record for record in self.known.values() if record is not baseline]
-        best = min(rest, key=lambda record: (-self.merit(record), record.trial.id), default=None)
-        ended = "the launches left would not pay for a confirmation" if cut else ""
-        if best is None or self.merit(best) == INVALID:
-            return self.finished("budget" if cut else "no valid candidate", ended)
-        if self.merit(best) <= self.merit(baseline):
+        own, ended = baseline.trial.launch_digest(), ""
+        if cut:
+            ended = "the launches left would not pay for a confirmation"
+        rest = [name for name in self.known.names() if name != self.known.name(own)]
+        best = self.known.record(rest[0]) if rest else None
+        if best is None or self.known.merit(rest[0]) == INVALID:
+            return self.finished("budget" if cut else "no valid candidate", ended or self.barred(rest))
+        lead = self.known.merit(rest[0]) - self.known.level(own)
+        if not self.confirming and not self.promising(lead):
             return self.finished("budget" if cut else "no candidate beats the baseline in exploration", ended)
+        if not self.confirming and not cut and (step := self.again(rest, baseline)):
+            return step
         self.winner = best.trial.id
         if cut:
             self.notes.append("exploration ended early: the launches left are those of the confirmation")
         if not self.plan.search.confirm_launches:
             return self.finished("budget" if cut else "explored")
-        return self.confirm({"baseline": baseline.trial, "winner": best.trial})
+        limit, needed = self.plan.budget.launches, 2 * LAUNCHES_MIN
+        if not self.confirming and limit is not None and limit - self.launches < needed:
+            return self.finished("budget", f"{limit - self.launches} launches are left, a confirmation needs {needed}")
+        self.confirmed = Confirmation(self.plan, self.known, self.history, baseline, best)
+        return self.confirmed.next()
 
-    def confirm(self, sides: Mapping[str, Trial]) -> Confirm | Finished:
-        """Return the next launch of the confirmation: baseline, winner, baseline, winner and so on.
+    def barred(self, names: Sequence[str]) -> str:
+        """Say which limit of the goal keeps the candidates from being chosen, or ''."""
+        broken = [record.score.broken for name in names for record in self.known.launches(name) if record.score]
+        return next((f"every valid candidate breaks a limit ({words})" for words in broken if words), "")
 
-        One failed launch a side is made again; a side that cannot reach two valid launches ends it.
+    def promising(self, lead: float) -> bool:
+        """Say whether a leader with this lead, a log ratio, may truly be worth a confirmation.
+
+        One that looks better is. One that looks worse may still have been unlucky: it is given up when the goal lies
+        beyond its measured value by more than chance, and the playbook allows the pairs that it would take.
         """
-        wanted = self.plan.search.confirm_launches
-        spare, lost = dict.fromkeys(sides, 1), dict.fromkeys(sides, 0)
-        early = {look.pairs: look.level for look in looks(wanted)[:-1]}
-        for pair in range(1, wanted + 1):
-            for side, of in sides.items():
-                for again in (False, True):
-                    name = f"confirm-{pair}-{side}{'-again' if again else ''}"
-                    trial = of.model_copy(update={"id": name, "role": "confirm", "of": of.id})
-                    record = next((record for record in self.confirms if record.trial.id == name), None)
-                    if record is None or record.score is None:
-                        return Confirm(trial, pair, f"{side} of pair {pair} of {wanted}, on a fresh launch")
-                    failed = self.merit(record) == INVALID
-                    if not failed or not spare[side] or again:
-                        break
-                    spare[side] -= 1
-                lost[side] += failed
-                if wanted - lost[side] < LAUNCHES_MIN:
-                    return self.finished("confirmation failed", f"the {side} has too few valid launches")
-            if pair in early:
-                ended = self.early_end(pair, early[pair])
-                if ended:
-                    return ended
-        return self.finished("confirmed")
+        if lead > 0 or self.plan.search.confirm_most is None:
+            return lead > 0
+        return lead + SURELY * self.known.spread().of_difference() >= math.log1p(self.plan.goal.improve)
 
-    def early_end(self, pairs: int, level: float) -> Finished | None:
-        """End when the first ``pairs`` settle whether the goal is met, at the early look's own level.
+    def again(self, names: Sequence[str], baseline: Record) -> Measure | None:
+        """Return a fresh launch of the leader or of its rival, where choosing between them is worth one.
 
-        Later launches are no part of this look: looking again with more of them would be another look, unplanned.
+        Only launches that the confirmation does not need are spent so, and only where it may adapt to noise.
         """
-        comparison, target = self.compared(level, pairs), 1 + self.plan.goal.improve
-        if comparison.low is None or comparison.high is None:
+        search, limit = self.plan.search, self.plan.budget.launches
+        if search.confirm_most is None or not search.confirm_launches or len(names) < 2:
             return None
-        if comparison.low > 1 and comparison.low >= target:
-            return replace(self.finished("proven early"), comparison=comparison)
-        if comparison.high < target:
-            return replace(self.finished("goal out of reach"), comparison=comparison)
-        return None
+        spent = [record for record in self.known.records if record.trial.of]
+        best = self.known.record(names[0])
+        assert best is not None
+        left = AGAIN_MAX - len(spent)
+        if limit is not None:
+            planned = Confirmation(self.plan, self.known, self.history, baseline, best)
+            spare = limit - self.launches
+            # An odd launch makes no pair: it is free for this.
+            left = min(left, max(spare % 2, spare - 2 * math.ceil(RESERVE * planned.wanted())))
+        if left <= 0:
+            return None
+        spread, counts = self.known.spread(), {name: len(self.known.launches(name)) for name in names}
 
-    def compared(self, level: float, pairs: int | None = None) -> Comparison:
-        """Compare the valid launches of the confirmation, of the first ``pairs`` or of all."""
-        valid = [record for record in self.confirms if self.merit(record) > INVALID]
-        valid = [record for record in valid if pairs is None or _pair(record) <= pairs]
-        baseline, winner = (
-            [_launch_mean(record) for record in valid if _side(record) == side] for side in ("baseline", "winner")
+        def loss(rival: str) -> float:
+            gap = self.known.merit(names[0]) - self.known.merit(rival)
+            return expected_loss(gap, spread.of_difference(counts[names[0]], counts[rival]))
+
+        rivals = [name for name in names[1:] if self.known.merit(name) > INVALID]
+        rival = max(rivals, key=loss, default=None)
+        if rival is None or loss(rival) <= WORTH:
+            return None
+        chosen = self.known.record(rival if counts[rival] < counts[names[0]] else names[0])
+        assert chosen is not None
+        source = chosen.trial
+        trial = source.model_copy(
+            update={"id": self.unique(f"{source.id}-again"), "role": "candidate", "of": source.of or source.id}
         )
-        return compare(baseline, winner, self.plan.goal, level)
-
-
-def profile_variables(score: Score) -> dict[str, Any]:
-    """Return what a condition sees as ``profile``. What is not known is not there: reading it is an error."""
-    found: dict[str, Any] = {"share": dict(score.profile), "kernel": dict(score.kernels)}
-    return found if score.busy is None else {**found, "busy": score.busy}
-
-
-def _side(record: Record) -> str:
-    return record.trial.id.split("-")[2]
-
-
-def _pair(record: Record) -> int:
-    return int(record.trial.id.split("-")[1])
-
-
-def _launch_mean(record: Record) -> LaunchMean:
-    score = record.score or Score(None)
-    value = math.nan if score.value is None else score.value
-    return LaunchMean(value=value, deviation=score.deviation, repeats=score.repeats, pair=_pair(record))
+        other = self.known.record(rival if chosen is best else names[0])
+        assert other is not None
+        return Measure(trial, f"{source.id} and {other.trial.id} are too close to tell apart by the launches so far")

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from .plan import Goal
+from .student import t_quantile
 from .values import Value, rounded
 
 Word = Literal["goal met", "improved", "not improved", "not conclusive", "invalid"]
 
-PAIRED_FROM = 4
-"""Pairs from which the paired analysis is used: below, it has too few degrees of freedom to prove anything."""
+TREND_FROM = 6
+"""Pairs from which a drift of the host is taken out as a trend: below, its degree of freedom is worth more than it."""
 
 LAUNCHES_MIN = 2
 """Launches a side without which there is no variance, hence no interval."""
@@ -35,13 +35,15 @@ to 0.26 %, so a mean of a few repeats is never better than this, however many di
 class LaunchMean(Value):
     """One launch: the mean of its repeats, their standard deviation and number, and the pair it was made for.
 
-    ``pair`` 0 says that the launch belongs to no pair.
+    ``pair`` 0 says that the launch belongs to no pair. ``place`` is when it was made, in launches; 0 = not known, and
+    the pair's number stands for it.
     """
 
     value: float
     deviation: float = 0.0
     repeats: int = 1
     pair: int = 0
+    place: float = 0.0
 
 
 class Comparison(Value):
@@ -52,7 +54,7 @@ class Comparison(Value):
     low: float | None = None
     high: float | None = None
     level: float = 0.95
-    method: Literal["pooled", "paired", "none"] = "none"
+    method: Literal["pooled", "trend", "none"] = "none"
     launches: int = 0
     """Launches behind the interval, both sides together."""
     df: int = 0
@@ -84,95 +86,33 @@ def cv(values: Sequence[float]) -> float:
     return sd(values) / abs(centre) if centre else math.nan
 
 
-# ---------------------------------------------------------------- Student's t
-
-
-def _log_beta_half(a: float) -> float:
-    """Return ln B(a, 1/2).
-
-    The difference of two large lgammas loses digits as a grows, so from 50 on it is taken from its asymptotic
-    series, whose first term left out is below 1e-16 there.
-    """
-    if a < 50:
-        return math.lgamma(a) + math.lgamma(0.5) - math.lgamma(a + 0.5)
-    series = -1 / (8 * a) + 1 / (192 * a**3) - 1 / (640 * a**5) + 17 / (14336 * a**7)
-    return 0.5 * math.log(math.pi / a) - series
-
-
-def _continued_fraction(a: float, b: float, x: float) -> float:
-    """Return the continued fraction of the incomplete beta function, by Lentz's method."""
-    tiny = 1e-300
-    c, d = 1.0, 1 - (a + b) * x / (a + 1)
-    d = 1 / (d if abs(d) > tiny else tiny)
-    value = d
-    for m in range(1, 20_000):
-        for term in (
-            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d = 1 + term * d
-            d = 1 / (d if abs(d) > tiny else tiny)
-            c = 1 + term / c
-            c = c if abs(c) > tiny else tiny
-            value *= d * c
-        if abs(d * c - 1) < 1e-16:
-            break
-    return value
-
-
-def t_tail(t: float, df: float) -> float:
-    """Return P(T > t) for t >= 0 under Student's t with ``df`` degrees of freedom."""
-    a, square = df / 2, t * t
-    x, rest = df / (df + square), square / (df + square)
-    if rest == 0:
-        return 0.5
-    front = math.exp(-a * math.log1p(square / df) + 0.5 * math.log(rest) - _log_beta_half(a))
-    # The fraction converges quickly only on the near side of the distribution's mode; the other side is its complement.
-    if x < (a + 1) / (a + 2.5):
-        return 0.5 * front * _continued_fraction(a, 0.5, x) / a
-    return 0.5 * (1 - front * _continued_fraction(0.5, a, rest) / 0.5)
-
-
-@lru_cache(maxsize=256)
-def t_quantile(p: float, df: float) -> float:
-    """Return the t with P(T <= t) = p; ValueError unless 0 < p < 1 and df >= 1.
-
-    Bisection: monotone, no derivative to trust, and an interval needs it once.
-    """
-    if not 0 < p < 1 or not df >= 1 or math.isinf(df):
-        raise ValueError(f"a t quantile needs 0 < p < 1 and finite df >= 1, not p={p} and df={df}")
-    if p == 0.5:
-        return 0.0
-    if p < 0.5:
-        return -t_quantile(1 - p, df)
-    low, high = 0.0, 1.0
-    while t_tail(high, df) > 1 - p:
-        low, high = high, high * 2
-    while high - low > 1e-15 * high:
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        if t_tail(middle, df) > 1 - p:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
-
-
 # ---------------------------------------------------------------- comparing
 
 
-def looks(pairs: int, level: float = 0.95) -> tuple[Look, ...]:
-    """Return when a confirmation of so many pairs is looked at, and at which level.
+def looks(pairs: int, first: int | None = None, level: float = 0.95, share: float = 0.2) -> tuple[Look, ...]:
+    """Return when a confirmation of at most so many pairs is looked at, and at which level.
 
-    A second look at growing data would raise the rate of false wins, so the error is split beforehand: a fifth for
-    one early look, the rest for the last. By the union bound the whole is at most ``1 - level``, whatever the
-    correlation of the two. Below 4 pairs there is no early look: it would cost more than it could save.
+    Each look at growing data could call a win by chance, so the error is split beforehand: ``share`` of it for the
+    first look (a fifth: it is early), the rest over the others by their pairs. By the union bound the whole is at most
+    ``1 - level``, whatever the correlation of the looks. ``first`` is the first look's pairs, and the next ones
+    double; None: one early look at half the pairs. There is no early look where it would cost more than it could
+    save: below twice ``first``, or within a quarter of the end.
     """
-    if pairs < PAIRED_FROM:
+    if first is None:
+        first = max(3, (pairs + 1) // 2) if pairs >= 4 else pairs
+        early = [first] if first < pairs else []
+    else:
+        early = []
+        while pairs >= 2 * first and first <= 0.75 * pairs:
+            early.append(first)
+            first *= 2
+            if first >= pairs:
+                break
+    if not early:
         return (Look(pairs, level),)
-    error = 1 - level
-    return (Look(max(3, (pairs + 1) // 2), rounded(1 - error / 5)), Look(pairs, rounded(1 - error * 4 / 5)))
+    rest = [*early[1:], pairs]
+    shares = [share, *((1 - share) * look / sum(rest) for look in rest)]
+    return tuple(Look(at, rounded(1 - (1 - level) * share)) for at, share in zip([*early, pairs], shares, strict=True))
 
 
 def compare(
@@ -186,9 +126,10 @@ def compare(
     old, new = _valid(baseline), _valid(winner)
     if min(len(old), len(new)) < LAUNCHES_MIN:
         return Comparison(word="invalid", level=level, launches=len(old) + len(new))
-    pairs = _pairs(old, new)
-    method: Literal["pooled", "paired"] = "paired" if len(pairs) >= PAIRED_FROM else "pooled"
-    centre, error, df, used = _paired(pairs) if method == "paired" else _pooled(old, new)
+    trend = min(len(old), len(new)) >= TREND_FROM and all(launch.place or launch.pair for launch in (*old, *new))
+    method: Literal["pooled", "trend"] = "trend" if trend else "pooled"
+    centre, error, df = _with_trend(old, new) if trend else _pooled(old, new)
+    used = len(old) + len(new)
     if goal.direction == "down":
         centre = -centre
     half = t_quantile((1 + level) / 2, df) * error
@@ -212,14 +153,6 @@ def _valid(launches: Sequence[LaunchMean]) -> list[LaunchMean]:
     return [launch for launch in launches if math.isfinite(launch.value) and launch.value > 0]
 
 
-def _pairs(old: Sequence[LaunchMean], new: Sequence[LaunchMean]) -> list[tuple[LaunchMean, LaunchMean]]:
-    """Match launches of the same pair; without numbers, launches of equally long sides match in their order."""
-    if not any(launch.pair for launch in (*old, *new)):
-        return list(zip(old, new, strict=True)) if len(old) == len(new) else []
-    by_number = {launch.pair: launch for launch in old if launch.pair}
-    return [(by_number[launch.pair], launch) for launch in new if launch.pair in by_number]
-
-
 def _mean_variance_floor(launches: Sequence[LaunchMean]) -> float:
     """Return the least variance that the log of a launch's mean surely has, from its repeats.
 
@@ -236,19 +169,31 @@ def _mean_variance_floor(launches: Sequence[LaunchMean]) -> float:
     return max(SD_FLOOR**2, SURE * per_mean)
 
 
-def _pooled(old: Sequence[LaunchMean], new: Sequence[LaunchMean]) -> tuple[float, float, int, int]:
-    """Return the difference of the mean logs, its standard error, degrees of freedom and launches used."""
+def _pooled(old: Sequence[LaunchMean], new: Sequence[LaunchMean]) -> tuple[float, float, int]:
+    """Return the difference of the mean logs, its standard error and degrees of freedom."""
     sides = [[math.log(launch.value) for launch in side] for side in (old, new)]
     df = len(old) + len(new) - 2
     variance = math.fsum((len(side) - 1) * sd(side) ** 2 for side in sides) / df
     variance = max(variance, _mean_variance_floor((*old, *new)))
     error = math.sqrt(variance * (1 / len(old) + 1 / len(new)))
-    return mean(sides[1]) - mean(sides[0]), error, df, len(old) + len(new)
+    return mean(sides[1]) - mean(sides[0]), error, df
 
 
-def _paired(pairs: Sequence[tuple[LaunchMean, LaunchMean]]) -> tuple[float, float, int, int]:
-    """Return the mean of the pairs' log ratios, its standard error, degrees of freedom and launches used."""
-    ratios = [math.log(new.value / old.value) for old, new in pairs]
-    floor = 2 * _mean_variance_floor([launch for pair in pairs for launch in pair])
-    error = math.sqrt(max(sd(ratios) ** 2, floor) / len(pairs))
-    return mean(ratios), error, len(pairs) - 1, 2 * len(pairs)
+def _with_trend(old: Sequence[LaunchMean], new: Sequence[LaunchMean]) -> tuple[float, float, int]:
+    """Return the same with a straight line over time common to both sides: it takes out a drift, for one degree.
+
+    Least squares of log value on side and time. Differences within pairs would take out any common course, but at
+    the price of half the degrees of freedom; what a line leaves of a crooked drift widens the interval.
+    """
+    sides = [[(launch.place or float(launch.pair), math.log(launch.value)) for launch in side] for side in (old, new)]
+    times, values = ([mean([row[axis] for row in side]) for side in sides] for axis in (0, 1))
+    rows = [(at - times[i], value - values[i]) for i, side in enumerate(sides) for at, value in side]
+    spread = math.fsum(at * at for at, _ in rows)
+    if not spread:
+        return _pooled(old, new)
+    slope = math.fsum(at * value for at, value in rows) / spread
+    df, apart = len(rows) - 3, times[1] - times[0]
+    variance = math.fsum((value - slope * at) ** 2 for at, value in rows) / df
+    variance = max(variance, _mean_variance_floor((*old, *new)))
+    error = math.sqrt(variance * (1 / len(old) + 1 / len(new) + apart * apart / spread))
+    return values[1] - values[0] - slope * apart, error, df

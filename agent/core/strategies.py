@@ -24,23 +24,37 @@ GOLDEN = (3 - math.sqrt(5)) / 2
 
 def points(stage: Stage, seed: int) -> list[Point]:
     """Return the points of a stage in the order of its strategy; an ordered knob's in the order of the knob."""
-    if stage.strategy == "halving":
-        raise ValueError(f"stage {stage.name}: the strategy halving is not built; use grid, random or unimodal")
     if stage.strategy == "list" and stage.points:
         return [dict(point) for point in stage.points]
     if stage.strategy == "random":
         return _sample(stage, seed)
-    names = [_name(axis) for axis in stage.axes]
-    return [dict(zip(names, row, strict=True)) for row in itertools.product(*(axis.values for axis in stage.axes))]
+    return [_merged(row) for row in itertools.product(*_dimensions(stage))]
 
 
 def _name(axis: Axis) -> str:
     return f"{axis.target}.{axis.key}"
 
 
+def _dimensions(stage: Stage) -> list[list[Point]]:
+    """Return what is crossed: the values of each axis, and those of linked axes together, one by one."""
+    linked = {name: group for group in stage.link for name in group}
+    found: list[list[Point]] = []
+    for axis in stage.axes:
+        group = linked.get(_name(axis), (_name(axis),))
+        if _name(axis) == group[0]:
+            columns = [next(other.values for other in stage.axes if _name(other) == name) for name in group]
+            found.append([dict(zip(group, row, strict=True)) for row in zip(*columns, strict=True)])
+    return found
+
+
+def _merged(parts: Sequence[Point]) -> Point:
+    return {name: value for part in parts for name, value in part.items()}
+
+
 def _sample(stage: Stage, seed: int) -> list[Point]:
     """Draw without replacement from the product, without listing it: it may be far larger than the sample."""
-    total = math.prod(len(axis.values) for axis in stage.axes)
+    dimensions = _dimensions(stage)
+    total = math.prod(len(values) for values in dimensions)
     wanted = min(total, stage.sample if stage.sample is not None else total)
     drawn: dict[int, None] = {}
     for draw in itertools.count():
@@ -52,16 +66,43 @@ def _sample(stage: Stage, seed: int) -> list[Point]:
         for taken in sorted(drawn):
             number += number >= taken
         drawn[number] = None
-    return [_at(stage.axes, number) for number in drawn]
+    return [_at(dimensions, number) for number in drawn]
 
 
-def _at(axes: Sequence[Axis], number: int) -> Point:
-    """Return the point with that number in the product, the last axis moving fastest."""
-    point: Point = {}
-    for axis in reversed(axes):
-        number, index = divmod(number, len(axis.values))
-        point[_name(axis)] = axis.values[index]
-    return dict(reversed(point.items()))
+def _at(dimensions: Sequence[Sequence[Point]], number: int) -> Point:
+    """Return the point with that number in the product, the last dimension moving fastest."""
+    parts = []
+    for values in reversed(dimensions):
+        number, index = divmod(number, len(values))
+        parts.append(values[index])
+    return _merged(parts[::-1])
+
+
+def next_halving(launches: Sequence[Sequence[float] | None]) -> int | None:
+    """Return which point is launched next when half of the points drop out after each round; None at the end.
+
+    ``launches`` holds the merits of each point's launches so far, in their order; None: the point must not be chosen.
+    In round r every point that is left has r launches; the better half by their mean goes on, until one is left.
+    """
+    left = [index for index, merits in enumerate(launches) if merits is not None]
+    for done in itertools.count(1):
+        for index in left:
+            if len(launches[index] or ()) < done:
+                return index
+        if len(left) < 2:
+            return None
+        means = {index: math.fsum((launches[index] or ())[:done]) for index in left}
+        left = sorted(sorted(left, key=lambda index: -means[index])[: (len(left) + 1) // 2])
+    raise AssertionError("unreachable")
+
+
+def halving_launches(count: int) -> int:
+    """Return how many launches ``next_halving`` takes for so many points that can all be measured."""
+    total = count
+    while count > 1:
+        count = (count + 1) // 2
+        total += count
+    return total
 
 
 def next_in_order(merits: Sequence[float | None]) -> int | None:
@@ -73,7 +114,8 @@ def next_unimodal(merits: Sequence[float | None], start: int | None) -> int | No
     """Return the next point of an ordered knob with one peak; None when both neighbours of the best are known.
 
     A golden-section search that keeps no state: the best point so far lies between the nearest measured points on
-    its two sides, and the wider gap is cut. Every probe shrinks the bracket whatever the noise says, so it always
+    its two sides, and the wider gap is cut (the lower one where they are nearly even: a knob's values cost more the
+    larger they are). Every probe shrinks the bracket whatever the noise says, so it always
     ends, and it ends only with both neighbours of the winner measured. A point that failed bounds the bracket like
     a bad one; but one failure may be chance, so a winner beside a failed point also looks at the point behind it.
     Two failures in a row are a wall.
@@ -87,7 +129,7 @@ def next_unimodal(merits: Sequence[float | None], start: int | None) -> int | No
     above = min((index for index in measured if index > best), default=len(merits))
     left, right = best - below - 1, above - best - 1
     if left or right:
-        return best - _stride(left) if left > right else best + _stride(right)
+        return best - _stride(left) if _lower_first(left, right) else best + _stride(right)
     for step in (-1, 1):
         beside, behind = best + step, best + 2 * step
         if 0 <= behind < len(merits) and merits[beside] == INVALID and merits[behind] is None:
@@ -108,6 +150,10 @@ def _nothing_valid(merits: Sequence[float | None], start: int | None) -> int | N
     return widest[(len(widest) - 1) // 2] if widest else None
 
 
+def _lower_first(left: int, right: int) -> bool:
+    return left > 0 and left >= right - 1
+
+
 def _stride(gap: int) -> int:
     """Return how far from the best point a gap of so many unmeasured points is cut."""
     return max(1, round(GOLDEN * (gap + 1)))
@@ -118,10 +164,12 @@ def _unimodal_probes(left: int, right: int) -> tuple[int, int]:
     """Return the least and most probes that a bracket with these gaps can still need."""
     if not left and not right:
         return 0, 0
-    # The same rule on the mirrored bracket: only the sizes matter.
-    near, gap = (right, left) if left > right else (left, right)
-    cut = _stride(gap)
-    stays, moves = _unimodal_probes(near, cut - 1), _unimodal_probes(cut - 1, gap - cut)
+    if _lower_first(left, right):
+        cut = _stride(left)
+        stays, moves = _unimodal_probes(cut - 1, right), _unimodal_probes(left - cut, cut - 1)
+    else:
+        cut = _stride(right)
+        stays, moves = _unimodal_probes(left, cut - 1), _unimodal_probes(cut - 1, right - cut)
     return 1 + min(stays[0], moves[0]), 1 + max(stays[1], moves[1])
 
 

@@ -46,6 +46,17 @@ def resolve_trial(
     return Trial(id=id, role=role, stage=stage, point=point, flags=_derive(flags, given, evaluate), env=given)
 
 
+def is_skipped(stage: Stage, trial: Trial, evaluate: Evaluate) -> bool:
+    """Say whether a stage's ``skip_when`` leaves this trial out. Raises what ``evaluate`` raises.
+
+    It sees flags in full, derived ones included; a flag that is not given is not there.
+    """
+    if stage.skip_when is None:
+        return False
+    given = {key: value for key, value in trial.flags.items() if value is not None}
+    return evaluate(stage.skip_when, {"flags": given, "env": trial.env}) is True
+
+
 def _env_text(value: Scalar) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -80,7 +91,7 @@ def _plain(value: Any) -> Any:
 
 def wants_profile(plan: Plan, trial: Trial) -> bool:
     """Say whether a profile of this trial may be read by a later stage, or is wanted anyway."""
-    if plan.profile.method == "off" or trial.role not in EXPLORING:
+    if plan.profile.method == "off" or trial.role not in EXPLORING or trial.of:
         return False
     if plan.profile.on == "all" or trial.role == "base":
         return True

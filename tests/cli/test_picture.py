@@ -111,8 +111,8 @@ def test_the_newest_the_best_and_the_baseline_stay_when_trials_do_not_fit(whole:
     names = " ".join(shown)
     assert "★ m-16" in names
     assert "baseline" in names
-    assert campaign.history[-1].trial.id == "confirm-2-winner"
-    assert "confirm-2-wi…" in names
+    assert campaign.history[-1].trial.id == "confirm-2-baseline"
+    assert "confirm-2-ba…" in names
     assert "not shown" in text_of(campaign, 40, 12, seen=seen)
 
 

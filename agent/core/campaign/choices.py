@@ -5,6 +5,7 @@ The search itself is ``agent.core.search``; here its answers become events and w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +13,13 @@ from ...errors import Exit
 from .. import containers
 from ..events import Concluded, Proposed, Scored
 from ..expressions import compile as compile_expression
-from ..plan import State, Trial
+from ..plan import Plan, State, Trial
 from ..probes.benchmark import read_benchmark
 from ..probes.trace import read_profile
 from ..search import Confirm, Finished, Measure, Rejects, Score, propose
 from ..search import Record as Past
 from ..servers import kind_of
+from ..servers.base import ServerKind
 from ..servers.lint import rejection
 from ..statistics import mean, sd
 from ..values import digest, rounded
@@ -63,7 +65,7 @@ def _proposed(campaign: Campaign, trial: Trial, because: str) -> Proposed:
     current = running(campaign)
     if current is not None and trial.role in ("base", "candidate") and not (current.profiled or campaign.jobs):
         record = next(record for record in campaign.history if record.launch == current.id)
-        if record.trial.launch_digest() == trial.launch_digest():
+        if record.trial.launch_digest() == trial.launch_digest() and not trial.of:
             return Proposed(trial=trial, launch=current.id, because=because)
     return Proposed(trial=trial, launch=f"l{len(campaign.launches) + 1}", because=because)
 
@@ -129,13 +131,24 @@ def rejects(campaign: Campaign) -> Rejects:
 
 
 def _past(campaign: Campaign, record: Record) -> Past:
-    scored, metric = record.scored, campaign.plan.goal.metric
+    scored, goal = record.scored, campaign.plan.goal
     if scored is None:
         return Past(record.trial)
-    value = scored.values.get(metric) if scored.valid else None
-    deviation = scored.deviations.get(metric, 0.0)
-    found = Score(value, scored.finding, deviation, max(1, scored.repeats), scored.profile, scored.kernels, scored.busy)
-    return Past(record.trial, found)
+    value = goal.worth(scored.values) if scored.valid else None
+    return Past(
+        record.trial,
+        Score(
+            value,
+            finding=scored.finding,
+            deviation=goal.scatter(scored.values, scored.deviations),
+            repeats=max(1, scored.repeats),
+            profile=scored.profile,
+            kernels=scored.kernels,
+            busy=scored.busy,
+            effective=scored.configuration,
+            broken=goal.broken(scored.values) if scored.valid else "",
+        ),
+    )
 
 
 def score(campaign: Campaign, record: Record) -> Scored:
@@ -147,13 +160,16 @@ def score(campaign: Campaign, record: Record) -> Scored:
     names = sorted(set.intersection(*(set(table) for table in tables))) if tables else []
     profile = read_profile(record.profile) if record.profile else None
     launch = campaign.launches.get(record.launch)
-    effective = ""
+    effective = configuration = ""
     if launch is not None and launch.inspected:
-        found = kind_of(campaign.server.kind).effective(launch.inspected, tuple(launch.log))
+        kind = kind_of(campaign.server.kind)
+        found = kind.effective(launch.inspected, tuple(launch.log))
         values = (dict(found.values) if found else {}) | containers.effective(launch.inspected, launch.key)
         effective = (
             digest({key: str(value) for key, value in values.items()})[:16] if found is not None or values else ""
         )
+        if found:
+            configuration = _configuration(kind, campaign.plan, record.trial, values)
     return Scored(
         trial=record.trial.id,
         launch=record.launch,
@@ -167,15 +183,51 @@ def score(campaign: Campaign, record: Record) -> Scored:
         busy=rounded(profile.busy) if profile and profile.busy is not None else None,
         unprofiled=profile.why if profile and not profile.shares else "",
         effective=effective,
+        configuration=configuration,
     )
+
+
+def _configuration(kind: ServerKind, plan: Plan, trial: Trial, seen: Mapping[str, Any]) -> str:
+    """Return the digest of a trial's flags as they took effect, and of its environment.
+
+    A flag that the server does not show counts as it was asked for, so that two trials are called alike only where
+    everything they differ in is seen to be equal.
+    """
+    searched = [axis.key for stage in plan.search.stages for axis in stage.axes if axis.target == "flags"]
+    names = dict.fromkeys([*trial.flags, *plan.search.flags, *searched])
+    flags = {}
+    for name in names:
+        asked = trial.flags.get(name)
+        value = seen.get(kind.canonical(name), "" if asked in (None, False) else asked)
+        flags[kind.canonical(name)] = str(value)
+    return digest({"flags": flags, "env": trial.env})[:16]
+
+
+def _noise(step: Finished) -> list[str]:
+    """Say what the launches showed of the noise and of the host, for people."""
+    found, spread, drift = [], step.spread, step.drift
+    if spread is not None and spread.launches:
+        found.append(f"launches differ by {spread.launch:.2%}, repeats by {spread.repeat:.2%}")
+    if drift is not None and drift.word == "drifted":
+        change = f"{drift.change:+.1%} ± {drift.error:.1%}"
+        found.append(f"the host drifted: its baseline moved by {change} from the first launch to the last")
+    return found
 
 
 def _concluded(campaign: Campaign, step: Finished) -> Concluded:
     goal, comparison = campaign.plan.goal, step.comparison
-    because = "; ".join(part for part in (step.reason, step.because, *step.notes) if part)
-    common = {"metric": goal.metric, "winner": step.winner, "baseline": step.baseline, "because": because}
+    because = "; ".join(part for part in (step.reason, step.because, *step.notes, *_noise(step)) if part)
+    common: dict[str, Any] = {
+        "metric": goal.metric,
+        "winner": step.winner,
+        "baseline": step.baseline,
+        "because": because,
+        "spread": step.spread,
+        "drift": step.drift,
+    }
     if comparison is not None:
-        word = comparison.word
+        # A winner that breaks a limit on a fresh launch has not been shown to be better, however fast it is.
+        word = "not conclusive" if step.reason == "limit broken" else comparison.word
         code = Exit.BUDGET if step.reason == "budget" and word != "goal met" else EXITS[word]
         return Concluded(
             word=word,
@@ -192,7 +244,7 @@ def _concluded(campaign: Campaign, step: Finished) -> Concluded:
             return Concluded(word="not improved", exit=Exit.GOAL_NOT_MET, **common)
         case "budget":
             return Concluded(word="not conclusive", exit=Exit.BUDGET, **common)
-        case "explored":
+        case "explored" | "limit broken":
             return Concluded(word="not conclusive", exit=Exit.INCONCLUSIVE, **common)
     return Concluded(word="invalid", exit=Exit.INCONCLUSIVE, **common)
 

@@ -81,6 +81,10 @@ class ServerKind:
         """Return read-only requests that show the effective configuration and one deterministic answer."""
         return ()
 
+    def canonical(self, name: str) -> str:
+        """Return the name under which a flag is compared."""
+        return name.lstrip("-").replace("_", "-")
+
     def effective(self, sections: Mapping[str, SectionResult], log: tuple[str, ...]) -> Effective | None:
         """Read the effective configuration, or None when the evidence does not show it."""
         return None

@@ -231,9 +231,15 @@ def test_repeats() -> None:
 
 def test_directions_of_metrics() -> None:
     """Times go down, everything else up, unless it is said."""
-    ways = {"output_tok_s": "up", "ttft_ms": "down", "duration_s": "down", "accept_len": "up"}
+    ways = {
+        "output_tok_s": "up",
+        "ttft_ms_mean": "down",
+        "e2e_ms_p99": "down",
+        "duration_s": "down",
+        "accept_len": "up",
+    }
     assert {name: plan(HEAD + f"goal: {{metric: {name}}}\n").goal.direction for name in ways} == ways
-    assert plan(HEAD + "goal: {metric: ttft_ms, direction: up}\n").goal.direction == "up"
+    assert plan(HEAD + "goal: {metric: ttft_ms_p99, direction: up}\n").goal.direction == "up"
 
 
 def test_more_than_one_host_needs_a_name() -> None:
