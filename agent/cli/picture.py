@@ -13,6 +13,7 @@ from rich.console import Group
 from rich.text import Text
 
 from agent.cli.display import line_of, stamp
+from agent.cli.eta import to_go
 from agent.cli.gauges import FAINT, bar, gpu_lines, interval_line
 from agent.cli.text import one_line, safe
 from agent.cli.trial_table import best_of, percent, ratio_of, trial_lines
@@ -196,7 +197,7 @@ def _aims(campaign: Campaign, width: int, now: float) -> list[Text]:
     used = Text.assemble(("launches ", FAINT), *_used(started, budget.launches, str(started), cells))
     used.append("   time ", style=FAINT)
     used.append_text(Text.assemble(*_used(now, budget.time_s, duration_text(round(now)), cells)))
-    return [line, used]
+    return [line, used.append(to_go(campaign, now), style=FAINT)]
 
 
 def _used(used: float, limit: float | None, words: str, cells: int) -> list[Text | str]:
