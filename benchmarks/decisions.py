@@ -7,7 +7,7 @@ A (0.3, 0.3) %, B (1, 2) %, C (2, 2) %, D (5, 10) %. The host may drift: ``line`
 at the eighth launch, ``walk`` wanders by 0.3 % a launch. A launch is measured 3 to 10 times, until the repeats vary
 by 1 %; the tools that are compared with repeat as their own rules say.
 
-    python benchmarks/decisions.py [--seeds 2000] [--only figures|peers|drift] [--noise ABCD]
+    python benchmarks/decisions.py [--seeds 2000] [--only figures|unlimited|drift|peers] [--noise ABCD]
 
 Columns: wins = *improved* or *goal met*; not = *not improved*; launches on average and at most; regret = how much
 slower the chosen configuration truly is than the best one, on average.
@@ -322,9 +322,13 @@ def figures(noises: str) -> Iterator[Line]:
     if "A" in noises:
         for surface in ("seed", "flat"):
             yield "grid, 18 launches", agent("grid", 18), surface, "A", "none"
+
+
+def unlimited(noises: str) -> Iterator[Line]:
+    """Without a budget: up to 6 pairs, if nothing is settled before."""
     for noise in noises:
-        yield "unimodal, no limit", agent("unimodal"), "seed", noise, "none"
-        yield "unimodal, no limit", agent("unimodal"), "flat", noise, "none"
+        for surface in ("seed", "flat"):
+            yield "unimodal, no limit", agent("unimodal"), surface, noise, "none"
 
 
 def drifts(noises: str) -> Iterator[Line]:
@@ -350,13 +354,13 @@ def peers(noises: str) -> Iterator[Line]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=200)
-    parser.add_argument("--only", choices=["figures", "drift", "peers"], action="append")
+    parser.add_argument("--only", choices=["figures", "unlimited", "drift", "peers"], action="append")
     parser.add_argument("--noise", default="ABCD", help="which of A, B, C and D")
     args = parser.parse_args()
     remember()
     print(f"{args.seeds} simulated campaigns a line; hours: 890 s a launch, starts only")
     print(HEAD)
-    parts = {"figures": figures, "drift": drifts, "peers": peers}
+    parts = {"figures": figures, "unlimited": unlimited, "drift": drifts, "peers": peers}
     for part in args.only or list(parts):
         for who, decide, surface, noise, drift in parts[part](args.noise):
             if decide is None:
