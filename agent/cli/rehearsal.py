@@ -7,7 +7,7 @@ the real thing.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent.errors import AgentError, Exit, HostError
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from agent.core.plan import Plan
     from agent.core.redact import Secret
     from agent.lab import LabSpec
+
+
+LEAST_S = 3.0
+"""So long silence is borne in a rehearsal, however impatient."""
 
 
 def spec_of(plan: Plan, faults: list[str]) -> LabSpec:
@@ -29,7 +33,8 @@ def spec_of(plan: Plan, faults: list[str]) -> LabSpec:
         known = ", ".join(FAULTS)
         raise AgentError(f"no such fault: {', '.join(unknown)}", f"known: {known}", "E_LAB_FAULT", exit=Exit.USAGE)
     aliases = tuple(dict.fromkeys(host.address.rpartition("@")[2].partition(":")[0] for host in plan.hosts.values()))
-    wanted = {"port": plan.server.port, **plan.lab, "hosts": aliases}
+    own = {key: value for key, value in plan.lab.items() if key != "patience"}  # it is the agent's, not the box's
+    wanted = {"port": plan.server.port, **own, "hosts": aliases}
     if plan.server.kind != "sglang":
         wanted.setdefault("existing", None)  # nothing but the simulated SGLang is there to be found
     wanted["faults"] = [*wanted.get("faults", ()), *faults]
@@ -40,6 +45,25 @@ def spec_of(plan: Plan, faults: list[str]) -> LabSpec:
         field = ".".join(str(part) for part in first["loc"])
         what = f"lab: {field}: {first['msg']}"
         raise AgentError(what, "see docs/reference/lab.md", "E_LAB", exit=Exit.USAGE) from None
+
+
+def hurried(plan: Plan) -> Plan:
+    """Return the plan with limits on silence shortened by its ``lab.patience``: a rehearsed start takes seconds."""
+    patience = plan.lab.get("patience")
+    if not isinstance(patience, (int, float)) or isinstance(patience, bool) or not 0 < patience <= 1:
+        return plan
+
+    def shorter(guard: Any) -> Any:
+        if guard.guard != "progressing":
+            return guard
+        limits = {phase: max(LEAST_S, limit * patience) for phase, limit in guard.limits.items()}
+        limit = None if guard.limit is None else max(LEAST_S, guard.limit * patience)
+        return guard.model_copy(update={"limits": limits, "limit": limit})
+
+    states = tuple(
+        state.model_copy(update={"guards": tuple(shorter(guard) for guard in state.guards)}) for state in plan.states
+    )
+    return plan.model_copy(update={"states": states})
 
 
 def without_container(plan: Plan) -> Plan:

@@ -98,6 +98,12 @@ def lines(report: dict[str, Any]) -> list[str]:
         from agent.core.debugreport import lines as inquiry_lines
 
         out += ["", *inquiry_lines(report["inquiry"], report["edits"])]
+        out += ["", "EVIDENCE GATHERED (all of it: --html)"]
+        out += [
+            f"  {item['request']} (entry {item['seq']}): "
+            + ", ".join(f"{name} {len(body.splitlines())} lines" for name, body in item["parts"].items())
+            for item in report["gathered"]
+        ] or ["  none"]
     for row in report["profiles"]:
         out += [
             "",

@@ -44,7 +44,22 @@ def section(report: dict[str, Any]) -> list[str]:
     out.append("</div><h2>Changed on the host</h2>")
     rows = edit_lines(report["edits"])
     body = text("\n".join(rows)) if rows else ""
-    return [*out, f"<pre>{body}</pre>" if rows else '<p class="dim">Nothing.</p>']
+    out.append(f"<pre>{body}</pre>" if rows else '<p class="dim">Nothing.</p>')
+    return [*out, *_gathered(report["gathered"])]
+
+
+def _gathered(items: list[dict[str, Any]]) -> list[str]:
+    """Return what was gathered of each launch, folded."""
+    out = ["<h2>Evidence gathered</h2>"] if items else []
+    for item in items:
+        parts = "".join(
+            f"<details><summary>{text(name)} <span class=dim>{len(body.splitlines())} lines</span></summary>"
+            f"<pre>{text(body)}</pre></details>"
+            for name, body in item["parts"].items()
+        )
+        head = f'<span class="dim mono">{item["seq"]}</span> {text(item["request"])}'
+        out.append(f"<details><summary>{head}</summary><div>{parts}</div></details>")
+    return out
 
 
 def _node(row: dict[str, Any]) -> str:

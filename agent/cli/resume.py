@@ -208,7 +208,7 @@ def changed_plan(run: Any, opened: Opened, *, rebase: bool) -> Plan | None:
     A playbook that is gone changes nothing: the journal has the plan. One that differs is an error that lists every
     difference, unless ``rebase``.
     """
-    from agent.cli import trust
+    from agent.cli import rehearsal, trust
     from agent.cli.run import load, with_addresses
     from agent.errors import AgentError, Exit
 
@@ -217,6 +217,8 @@ def changed_plan(run: Any, opened: Opened, *, rebase: bool) -> Plan | None:
     if path is None or not path.is_file():
         return None
     text, now, files = load(path)
+    if opened.rehearsal:
+        now = rehearsal.without_container(rehearsal.hurried(now))
     old = opened.plan
     now = with_addresses(now, [f"{name}={host.address}" for name, host in old.hosts.items() if name in now.hosts])
     found = differences(old.model_dump(mode="json"), now.model_dump(mode="json"))

@@ -63,8 +63,8 @@ def main(args: argparse.Namespace) -> int:
     adopted = left_by(args.runs, args.adopt)
     spec = rehearsal.spec_of(plan, args.lab_fault) if args.lab or args.lab_fault else None
     contained = plan.server.container is not None
-    if spec is not None and contained:
-        plan = rehearsal.without_container(plan)
+    if spec is not None:
+        plan = rehearsal.without_container(rehearsal.hurried(plan))
     ssh_config: Path | None = args.ssh_config
     if spec is None:
         session.reach(plan, campaign, ssh_config)

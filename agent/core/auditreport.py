@@ -12,8 +12,12 @@ from .actions import Ask, Signal, Start
 from .campaign import Campaign, evolve
 from .debugreport import inquiry
 from .events import Concluded, Entry, Instructed, Judged, Moved, Noted, Observed, Opened, Requested, Resumed
+from .guards.evidence import read_collected
 from .observations import Completed
 from .report import summary
+
+PART_MAX = 20_000
+"""Characters of one part of gathered evidence that a report shows; the journal has all of it."""
 
 
 class Trail:
@@ -25,6 +29,8 @@ class Trail:
         self.orders: list[dict[str, Any]] = []
         self.overrides: list[dict[str, Any]] = []
         self.starts: list[dict[str, Any]] = []
+        self.gathered: list[dict[str, Any]] = []
+        """What was looked at of launches that failed, and what check scripts said."""
         self.assumptions: dict[str, dict[str, Any]] = {}
         self.controllers: list[dict[str, Any]] = []
         self.decision_seq = 0
@@ -114,6 +120,7 @@ class Trail:
 
     def _observed(self, seq: int, event: Observed) -> None:
         self._answered[event.request] = seq
+        self._gather(seq, event)
         _, action = self._asked.get(event.request, (0, None))
         outcome = event.outcome
         said = outcome.out.text if isinstance(outcome, Completed) else outcome.result
@@ -125,6 +132,16 @@ class Trail:
             what = f"asked: {action.question} Answer: {word} ({'; '.join(action.lines)})"
             by = self.controllers[-1]["controller"] if self.controllers else ""
             self.overrides.append({"seq": seq, "what": what, "by": f"{by}, at its terminal"})
+
+    def _gather(self, seq: int, event: Observed) -> None:
+        """Keep what a debug campaign gathered, by part; nothing for any other answer."""
+        what = event.request.rpartition("/")[2].partition(".")[0]
+        if not (what == "collect" or what.startswith("check-")) or what.endswith("-start"):
+            return
+        text = event.outcome.out.string() if isinstance(event.outcome, Completed) else f"({event.outcome.result})"
+        parts = read_collected(text) if what == "collect" else {"said": text}
+        cut = {name: body if len(body) <= PART_MAX else f"{body[:PART_MAX]}\n…" for name, body in (parts or {}).items()}
+        self.gathered.append({"seq": seq, "request": event.request, "parts": cut})
 
     def _judged(self, seq: int, event: Judged) -> None:
         read = [
@@ -173,6 +190,7 @@ def audit(entries: Iterable[Entry]) -> dict[str, Any]:
         "steps": trail.steps,
         "signals": trail.signals,
         "starts": trail.starts,
+        "gathered": trail.gathered,
         "overrides": trail.overrides,
         "orders": trail.orders,
         "decision_entry": trail.decision_seq,

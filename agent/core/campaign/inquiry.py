@@ -11,7 +11,7 @@ from ..plan import Trial
 from ..search import Measure
 from ..values import Result
 from .change import dry_runs, staying
-from .choices import Choice, choose_finally, evaluate, rejects, running, score
+from .choices import Choice, choose_finally, evaluate, rejects, score
 from .parts import NO_LAUNCH, Record, Visit
 from .state import Campaign
 
@@ -86,9 +86,9 @@ def _past(record: Record) -> Past:
 
 
 def _proposed(campaign: Campaign, trial: Trial, because: str) -> Proposed:
-    """Give a trial its launch: the one that is up where it only looks, else a new one."""
-    current = running(campaign)
-    if current is not None and not trial.of:
+    """Give a trial its launch: where it only looks, the one that is there, even if it never came up; else a new one."""
+    current = next((one for one in reversed(campaign.launches.values()) if one.key), None)
+    if current is not None and not current.gone and not trial.of:
         of = next(record.trial for record in campaign.history if record.launch == current.id)
         if of.launch_digest() == trial.launch_digest():
             return Proposed(trial=trial, launch=current.id, because=because)

@@ -188,7 +188,14 @@ class Collected(Guard):
                     saw = f"it says: {line.strip()[:160]}"
                     return failed(Finding.CRASH, saw, self.wants()) if self.lacks else passed(saw)
         saw = f"{sum(len(body.splitlines()) for body in chosen)} lines of {self.part}, none matches"
+        if any(NO_SPY in body for body in chosen):
+            # The frames of Python were not seen: that none of them matches is not known.
+            return unknown(f"{saw}; py-spy is not on the host", self.wants())
         return passed(saw) if self.lacks else failed(Finding.CRASH, saw, self.wants())
+
+
+NO_SPY = "py-spy: not on this host"
+"""What the script says where only the kernel's side of the stacks could be gathered."""
 
 
 def read_collected(text: str) -> dict[str, str] | None:
