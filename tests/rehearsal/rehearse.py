@@ -140,6 +140,7 @@ async def walk(
     playbook.write_text(text)
     shutil.copy(PLAYBOOKS / "soak.py", folder)
     read, plan, files = load(playbook)
+    plan = rehearsal.hurried(plan)
     spec = rehearsal.spec_of(plan, faults or [])
     began, entries = time.monotonic(), list[Entry]()
     opened = Opened(

@@ -99,3 +99,20 @@ def said_before_the_test(told: Told) -> None:
     assert min(entry.seq for entry in asked) > proposed["layer-ids-wrong"].seq
     keys = [e.event.action.key for e in asked if e.event.action.do == "start" and e.event.action.job.role == "change"]
     assert len(keys) == len(set(keys)) == 2, "one job takes back, one makes the change"
+
+
+def test_a_start_that_hangs_is_looked_at_and_cured(tmp_path: Path) -> None:
+    """Questions to the evidence of the launch that hung cost no launch; without graph capture it comes up."""
+    told, _ = rehearsed("debug-start-hang", tmp_path / "run", patience=0.001)
+    decision = told.campaign.concluded
+    assert decision is not None
+    assert (decision.word, decision.winner) == ("found", "graph-capture"), decision.because
+    launches = {record.trial.id: record.launch for record in told.campaign.history}
+    looked = {launches[name] for name in ("a-rank-died", "shared-memory-is-small", "waits-in-communication")}
+    assert looked == {launches["baseline"]} == {"l1"}
+    assert launches["graph-capture"] == "l2"
+    stacks = [entry for entry in told.entries if entry.event.kind == "observed" and "/collect" in entry.event.request]
+    text = "".join(entry.event.outcome.out.string() for entry in stacks if "-start" not in entry.event.request)
+    assert "sglang::scheduler_TP7" in text, "every rank is in the evidence"
+    assert "Capture cuda graph begin" in text
+    assert "python3 -m sglang.launch_server" not in told.lab

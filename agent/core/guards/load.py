@@ -86,6 +86,10 @@ class Drafting(Guard):
     guard: Literal["drafting"] = "drafting"
     min_accept_len: float = Field(default=1.05, ge=1.0)
 
+    def wants(self) -> str:
+        """See the base class."""
+        return f"tokens are drafted, and the accept length is at least {self.min_accept_len:g}"
+
     def judge(self, evidence: Evidence) -> Verdict:
         """See the class."""
         trial, kind = evidence.trial, evidence.kind
