@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def test_a_server_lives_in_its_container(boxes: Sshd, engine: Podman) -> None:
             watch = asyncio.create_task(box.do(Watch(host="box", key=key, url="-", patterns=("line", "told"))))
             await until(lambda: box.lines("log"))
             await until(lambda: box.lines("workers")[-1:] not in ([], ["0"]))
-            targets = tuple(Target(pid=one.pid, start=one.start) for one in await up(box, engine, key))
+            targets = tuple(Target(pid=one.pid, start=one.start) for one in await up(box, lambda: of(engine, key), key))
             sent = await box.do(Signal(host="box", signal="TERM", targets=targets, key=key))
             assert isinstance(sent, Completed), sent
             assert "SENT " in sent.out.string()
@@ -84,12 +85,11 @@ async def members(box: Campaign, key: str) -> tuple[Owned, ...]:
     return read_owned(answer.out.string())
 
 
-async def up(box: Campaign, engine: Podman, key: str) -> tuple[Owned, ...]:
-    """Wait until the server runs in its container; return its processes."""
+async def up(box: Campaign, ids: Callable[[], list[str]], key: str) -> tuple[Owned, ...]:
+    """Wait until the server runs in its container; return its processes. ``ids`` lists the job's containers."""
     for _ in range(100):
-        found = await members(box, key)
-        ids = of(engine, key)
-        if found and ids and all(ids[0] in cgroup(one.pid) for one in found):
+        found, there = await members(box, key), ids()
+        if found and there and all(there[0] in cgroup(one.pid) for one in found):
             return found
         await asyncio.sleep(0.1)
     raise AssertionError("the container did not come up")
@@ -132,7 +132,7 @@ def test_a_container_outlives_its_keeper(boxes: Sshd, engine: Podman) -> None:
     async def body() -> None:
         async with Way("box", boxes.config, boxes.base).open() as box:
             key = await begin(box, "n=0; while [ $n -lt 400 ]; do n=$((n+1)); echo line $n; sleep 0.02; done; exit 4")
-            before = await up(box, engine, key)
+            before = await up(box, lambda: of(engine, key), key)
             await until(lambda: "line 20\n" in (box.folder(key) / "out").read_text())
             for pid in keepers(box.folder(key)):
                 with contextlib.suppress(ProcessLookupError):
@@ -156,7 +156,7 @@ def test_its_end_is_told_when_nobody_kept_it(boxes: Sshd, engine: Podman) -> Non
     async def body() -> None:
         async with Way("box", boxes.config, boxes.base).open() as box:
             key = await begin(box, "echo begun; sleep 1; echo done; exit 7")
-            await up(box, engine, key)
+            await up(box, lambda: of(engine, key), key)
             for pid in keepers(box.folder(key)):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -202,7 +202,7 @@ def test_a_published_port_is_told_apart(boxes: Sshd, engine: Podman) -> None:
             port = free_port()
             options = (*volumes(), f"--publish=127.0.0.1:{port}:8000")
             key = await begin(box, container=Container(engine="podman", image=IMAGE, options=options))
-            await up(box, engine, key)
+            await up(box, lambda: of(engine, key), key)
             looked = await box.do(
                 Probe(
                     host="box",
@@ -229,7 +229,7 @@ def test_secrets_stand_in_no_command_line(boxes: Sshd, engine: Podman) -> None:
     async def body() -> None:
         async with Way("box", boxes.config, boxes.base).open() as box:
             key = await begin(box, 'echo "${#TOKEN}"; ' + SERVE, secrets={"TOKEN": "token"})
-            await up(box, engine, key)
+            await up(box, lambda: of(engine, key), key)
             for pid in keepers(box.folder(key)):
                 with contextlib.suppress(OSError):
                     assert SECRET.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -247,7 +247,7 @@ def test_an_engine_that_does_not_answer_is_unknown(boxes: Sshd, engine: Podman, 
     async def body(other: Sshd) -> None:
         async with Way("box", boxes.config, boxes.base).open() as box:
             key = await begin(box)
-            await up(box, engine, key)
+            await up(box, lambda: of(engine, key), key)
             for pid in keepers(box.folder(key)):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
