@@ -67,6 +67,27 @@ def hints(kind: str, flags: dict[str, Any], bench: tuple[str, ...] = (), **env: 
             {"cache-type-v": "q8_0", "flash-attn": "on"},
             "LCP004",
         ),
+        (
+            "sglang",
+            {"moe-a2a-backend": "deepep", "tp": 8, "ep-size": 4},
+            {"moe-a2a-backend": "deepep", "tp": 8, "ep-size": 8},
+            "SGL057",
+        ),
+        (
+            "sglang",
+            {"moe-a2a-backend": "deepep", "deepep-mode": "normal"},
+            {"moe-a2a-backend": "deepep", "deepep-mode": "auto"},
+            "SGL058",
+        ),
+        ("sglang", {"kv-cache-dtype": "fp8_e4m3"}, {"kv-cache-dtype": "auto"}, "SGL059"),
+        ("sglang", {"disaggregation-mode": "decode"}, {"disaggregation-mode": "prefill"}, "SGL062"),
+        ("llamacpp", {"threads": 4}, {"ctx-size": 4096}, "LCP006"),
+        (
+            "llamacpp",
+            {"spec-type": "ngram-simple", "no-slots": True},
+            {"spec-type": "ngram-simple"},
+            "LCP007",
+        ),
         ("llamacpp", {"spec-type": "draft-simple"}, {"spec-type": "draft-simple", "model-draft": "/d"}, "LCP005"),
     ],
 )
@@ -84,6 +105,8 @@ def test_a_rule_and_its_near_miss(kind: str, bad: dict[str, Any], good: dict[str
         (("vllm", "bench", "serve", "--dataset-name", "random", "--ignore-eos"), {}, "BEN003"),
         (("vllm", "bench", "serve", "--seed", "7"), {}, "BEN004"),
         (("-m", "sglang.bench_serving"), SPEC, "BEN005"),
+        (("-m", "sglang.bench_serving", "--disable-ignore-eos"), {}, "BEN006"),
+        (("-m", "sglang.bench_serving", "--profile"), {}, "BEN007"),
     ],
 )
 def test_rules_about_benchmarks(words: tuple[str, ...], flags: dict[str, Any], rule: str) -> None:
@@ -98,6 +121,17 @@ def test_spec_v2_and_the_engines_own_variables() -> None:
     assert "SGL022" in hints("sglang", tree, SGLANG_ENABLE_SPEC_V2="True")
     assert "SGL022" not in hints("sglang", tree, SGLANG_ENABLE_SPEC_V2="0")
     assert "SGL025" in hints("sglang", {}, CUDA_DEVICE_MAX_CONNECTIONS="1")
+    for name, rule in (("HEALTH_ENDPOINT_GENERATION", "SGL060"), ("TP_MEMORY_INBALANCE_CHECK", "SGL061")):
+        assert rule in hints("sglang", {}, **{f"SGLANG_ENABLE_{name}": "false"})
+        assert rule not in hints("sglang", {}, **{f"SGLANG_ENABLE_{name}": "1"})
+
+
+def test_a_protocol_that_may_corrupt_and_a_file_that_nobody_sees() -> None:
+    """Said, and no more than said: both may be meant."""
+    assert "NCL009" in hints("vllm", {}, NCCL_PROTO="LL128")
+    assert "NCL009" in hints("vllm", {}, NCCL_PROTO="allreduce:LL,LL128")
+    assert "NCL009" not in hints("vllm", {}, NCCL_PROTO="LL,Simple")
+    assert "NCL010" in hints("sglang", {}, NCCL_CONF_FILE="/etc/nccl.conf")
 
 
 # ---------------------------------------------------------------- releases
