@@ -102,11 +102,12 @@ class Account:
         order = self.counted = order[first:]
         begin = end = ts[order[0]]
         before, place, count = -1, 0, len(order)
-        classes, busy = self.classes, self.busy
+        classes, busy, within, fallback, calls = self.classes, self.busy, self.within, self.fallback, kernels.call
         while place < count:
             index = order[place]
             start, stop = ts[index], ts[index] + dur[index]
-            span = self._span(index)
+            found = within.get(calls[index])
+            span = fallback.get(index, 0) if found is None else found
             if before >= 0 and start > end:
                 self._gap(end, start, before, span, index)
             if place + 1 >= count or ts[order[place + 1]] >= stop:

@@ -70,6 +70,8 @@ class Reducer:
         self.spans: dict[str, list[Mark]] = defaultdict(list)
         """Spans as the device saw them, for kernels whose launch the trace does not have."""
         self.groups: dict[str, int] = {}
+        self.places: dict[tuple[Any, Any], tuple[int, Kernels]] = {}
+        """By process and device as an event has them: the process's number, shifted, and the device's columns."""
 
     # ------------------------------------------------------------ collecting
 
@@ -99,13 +101,22 @@ class Reducer:
 
     def _kernel(self, event: Event, ts: float, dur: float, category: str) -> None:
         args = event.get("args") or {}
-        group = self._group(event.get("pid"))
-        device = str(args.get("device", event.get("pid")))
-        key = (str(event.get("name", "")), category)
-        name = self.names.setdefault(key, len(self.names))
+        pid, on = event.get("pid"), args.get("device")
+        place = self.places.get((pid, on))
+        if place is None:
+            group, device = self._group(pid), str(pid if on is None else on)
+            place = group << 48, self.devices[device if not group else f"{group}:{device}"]
+            self.places[pid, on] = place
+        key = (event.get("name", ""), category)
+        name = self.names.get(key)
+        if name is None:
+            name = self.names[str(key[0]), category] = len(self.names)
         call = args.get("correlation")
-        call = -1 if call is None else group << 48 | (int(call) & 0xFFFFFFFFFFFF)
-        self.devices[device if not group else f"{group}:{device}"].add(ts, dur, call, name)
+        shift, kernels = place
+        kernels.ts.append(ts)
+        kernels.dur.append(dur)
+        kernels.call.append(-1 if call is None else shift | (int(call) & 0xFFFFFFFFFFFF))
+        kernels.name.append(name)
 
     def _call(self, event: Event, ts: float, dur: float) -> None:
         call = (event.get("args") or {}).get("correlation")
