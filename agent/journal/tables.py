@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ from .views import VIEWS
 Table = tuple[list[str], list[tuple[Any, ...]]]
 """Names of the columns, and rows of numbers, texts and None."""
 
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+"""Control, direction and invisible characters; tabs and line ends stay."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -108,7 +111,13 @@ def write_csv(path: Path, dest: Path) -> list[Path]:
 
 
 def _cell(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    """Return a cell: a text that may come from a host is no formula and no order to a terminal."""
+    if not isinstance(value, str):
+        return value
+    shown = _CONTROL.sub(
+        lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", value
+    )
+    return f"'{shown}" if shown.startswith(_FORMULA) else shown
 
 
 def write_parquet(path: Path, dest: Path) -> list[Path]:

@@ -7,6 +7,7 @@ terminal showed, the files on the host and the command lines of every process wh
 from __future__ import annotations
 
 import base64
+import gzip
 import os
 import pty
 import secrets
@@ -116,12 +117,17 @@ def test_nothing_gets_out_and_nothing_is_obeyed(tmp_path: Path) -> None:
         ("show", name, "--timeline"),
         ("audit", name),
         ("report", name),
-        ("export", name, str(tmp_path / "out")),
+        ("export", name, str(tmp_path / "out" / "copy")),
+        *(
+            ("export", name, str(tmp_path / "out" / form), "--as", form)
+            for form in ("jsonl", "csv", "aiperf", "bundle")
+        ),
     ):
         done = tiny.agent(*words)
         assert done.returncode == 0, (words, done.stderr)
         outputs[" ".join(words)] = (done.stdout + done.stderr).encode()
     outputs |= dict(kept(tiny.runs, tmp_path / "host", tmp_path / "out"))
+    outputs[f"{tmp_path}/out/bundle unpacked"] = gzip.decompress((tmp_path / "out" / "bundle").read_bytes())
     assert len(outputs) > 20
     # What the server itself prints lies on its host as it printed it, for its owner's eyes only.
     own = [place for place in outputs if place.startswith(str(tmp_path / "host")) and place.endswith(("/out", "/err"))]
