@@ -80,6 +80,9 @@ def test_what_changed_is_refused_until_it_is_allowed() -> None:
     for _ in range(2):
         held = run(journal, box, Resumed(), clock)
         assert stands(held) == ("hold", "changed")
+        leases = [action.ttl_s for _, action in box.asked if isinstance(action, act.Acquire)]
+        server_lives = box._server() is not None
+        assert (leases[-1] > 0) is server_lives, "a hold with nothing of ours up keeps nobody out"
         said = held.moves[-1].because
         assert "GPU driver: NVIDIA 580.65 -> NVIDIA 590.10" in said
         assert "/m: folder aa11 -> folder bb22" in said

@@ -283,6 +283,8 @@ def _leave(campaign: Campaign, context: Context, outcome: str, because: str) -> 
         return list(_requests(context, [("cancel", Cancel(requests=fresh))]))
     if visit.open():
         return []
+    if outcome == "changed" and (release := _release(campaign, visit, HOLD)) is not None:
+        return release
     if outcome in ("fenced", "changed"):
         return [_move(campaign, visit, outcome, HOLD, because=because)]
     if outcome == "stop":
