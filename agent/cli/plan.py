@@ -252,6 +252,8 @@ def replaced(conditions: dict[str, Any]) -> str:
     words += [f"of user {conditions['user']}"] if conditions["user"] else []
     words += [f"running {conditions['exe']}"] if conditions["exe"] else []
     servers = "1 server" if conditions["expect"] == 1 else f"{conditions['expect']} servers"
+    if conditions.get("container"):
+        servers = f"container {conditions['container']} (stopped, not removed)"
     return f"{servers} with " + ", ".join(words)
 
 
