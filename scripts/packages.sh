@@ -10,6 +10,8 @@ fi
 trap '[ -z "$made" ] || rm -f "$policy"' EXIT
 fresh=
 command -v sshd >/dev/null || [ -x /usr/sbin/sshd ] || fresh=1
+fresh_pg=
+[ -x /usr/bin/psql ] || fresh_pg=1
 
 export DEBIAN_FRONTEND=noninteractive
 apt-get install -y -qq --no-install-recommends "$@" >/dev/null 2>&1 || {
@@ -19,4 +21,7 @@ apt-get install -y -qq --no-install-recommends "$@" >/dev/null 2>&1 || {
 # A server that was not here before must not come up with the next boot either.
 if [ -n "$fresh" ] && [ -x /usr/sbin/sshd ] && [ -d /run/systemd/system ]; then
   systemctl disable --quiet ssh.service ssh.socket 2>/dev/null || :
+fi
+if [ -n "$fresh_pg" ] && [ -x /usr/bin/psql ] && [ -d /run/systemd/system ]; then
+  systemctl disable --quiet postgresql.service 2>/dev/null || :
 fi

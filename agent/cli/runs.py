@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 _KINDS = "('opened', 'resumed', 'instructed', 'moved', 'proposed', 'scored', 'concluded')"
-_LOWER = ("_ms", "_ms_mean", "_ms_p50", "_ms_p90", "_ms_p95", "_ms_p99", "_s")
 """Endings of metrics of which less is better, unless the run's own goal says otherwise; tokens a second are more."""
 
 
@@ -120,8 +119,10 @@ def _best_of(
     scored: list[dict[str, Any]], metric: str, goal: dict[str, Any], concluded: dict[str, Any]
 ) -> dict[str, Any] | None:
     """Return the best trial on one launch, means over its repeats; for the goal's metric a winner, if there is one."""
+    from agent.core.values import lower_is_better
+
     own = metric == goal.get("metric")
-    lower = goal.get("direction") == "down" if own else metric.endswith(_LOWER) and not metric.endswith("_tok_s")
+    lower = goal.get("direction") == "down" if own else lower_is_better(metric)
     valid = _values(scored, metric)
     won = [item for item in valid if own and item["trial"] == concluded.get("winner")]
     best = (min if lower else max)(won or valid, key=lambda item: item["values"][metric], default=None)

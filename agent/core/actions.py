@@ -129,6 +129,8 @@ class Follow(Action):
 class Watch(Action):
     """Watch a server from its host and report only changes, until cancelled or until its process is gone.
 
+    ``url`` is asked again and again; ``run:`` with a shell command counts as 200 when that ends with status 0.
+
     Lines of the stream: ``state …`` as in Status, ``health CODE`` (000 = no answer), ``workers N`` (processes
     of the job that are not zombies), ``log OFFSET TEXT`` (a line of the server's output that matches a pattern).
     """

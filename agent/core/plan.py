@@ -81,6 +81,10 @@ class Server(Value):
     cwd: str | None = None
     replaces: Replaces | None = None
     health: str = "/health"
+    health_command: tuple[str, ...] = ()
+    """Of a server without HTTP: ends with status 0 once it is up."""
+    flag_form: tuple[str, ...] = ()
+    """The words that a flag becomes, with ``{name}`` and ``{value}``; () = its name with two dashes, then its value."""
     container: Container | None = None
 
 

@@ -80,6 +80,13 @@ class Container(Part):
     `true` writes a bare option, a list the option once for each value."""
 
 
+class Health(Part):
+    """A check of a server that does not speak HTTP."""
+
+    command: Annotated[tuple[StrictStr, ...], Field(min_length=1)]
+    """Words of a command on the host, `{port}` among them; status 0 means that it is up. It runs again and again."""
+
+
 class Server(Part):
     """The server under test, before any trial's changes."""
 
@@ -110,8 +117,13 @@ class Server(Part):
     """Whose server may be replaced, after one confirmation of the processes found."""
     cwd: StrictStr | None = None
     """The folder it is started in (absolute, on the host)."""
-    health: Annotated[StrictStr, Field(pattern=r"^/[^\s]*$")] = "/health"
-    """The path that answers 200 once the model is loaded."""
+    health: Annotated[
+        Annotated[Annotated[StrictStr, Field(pattern=r"^/[^\s]*$")], Tag("one")] | Annotated[Health, Tag("map")],
+        by_kind("a path, or command: [WORD, …]"),
+    ] = "/health"
+    """The path that answers 200 once it is up; of a server without HTTP, a command that then ends with status 0."""
+    flag_form: Annotated[tuple[StrictStr, ...], Field(min_length=1)] | None = None
+    """How `kind: command` writes a flag, where not as two words: `["--{name}={value}"]`, `[-c, "{name}={value}"]`."""
 
 
 # ---------------------------------------------------------------- measuring

@@ -22,7 +22,7 @@ from .resolve_container import resolve_container
 from .resolve_debug import resolve_debug
 from .resolve_search import changes, check_expressions, given, resolve_search
 from .resolve_states import resolve_guard, resolve_states
-from .values import Finding
+from .values import Finding, lower_is_better
 from .wording import Path, did_you_mean
 from .yaml import Document, Node, compose
 
@@ -169,9 +169,24 @@ class _Resolver:
             secrets={name: name for name in own.secrets},
             cwd=self.cwd(),
             replaces=self.replaces(own.replaces),
-            health=own.health,
+            health=own.health if isinstance(own.health, str) else "",
+            health_command=() if isinstance(own.health, str) else own.health.command,
+            flag_form=self.flag_form(),
             container=resolve_container(own, flags, self.findings),
         )
+
+    def flag_form(self) -> tuple[str, ...]:
+        """Return how flags are written; refused where the engine knows better, or where the value would be lost."""
+        own, path = self.playbook.server, ("server", "flag_form")
+        if own.flag_form is None:
+            return ()
+        if own.kind != "command":
+            self.findings.add("E_CONFLICT", path, f"{own.kind} writes its own flags", "leave it out", key=True)
+        text = " ".join(own.flag_form)
+        if "{name}" not in text or "{value}" not in text:
+            remedy = 'write ["--{name}={value}"]'
+            self.findings.add("E_VALUE", path, "a flag has a name and a value", remedy, key=True)
+        return own.flag_form
 
     def write_flag(self, flags: dict[str, Any], names: Iterable[str], name: str, value: int) -> None:
         """Add the flag that follows from a key of ``server``; one that is written out must say the same."""
@@ -216,9 +231,7 @@ class _Resolver:
 
     def goal(self) -> plan.Goal:
         own = self.playbook.goal
-        time_like = own.metric.endswith(("_ms", "_s")) and not own.metric.endswith("_tok_s")
-        time_like = time_like or re.search(r"_ms_(?:mean|p\d+)(?:_|$)", own.metric) is not None
-        direction = own.direction or ("down" if time_like else "up")
+        direction = own.direction or ("down" if lower_is_better(own.metric) else "up")
         self.check_metric(("goal", "metric"), own.metric)
         limits = []
         for number, (metric, sign, bound) in enumerate(own.limits):

@@ -92,6 +92,18 @@ def worst(results: list[Result]) -> Result:
     return max(results, key=lambda result: SEVERITY[result], default=Result.UNKNOWN)
 
 
+_TIME = re.compile(r"(?:^|_)ms(?:_|$)|(?<!tok)(?<!req)_s$|^(?:latency|ttft|tpot|itl|e2e)(?:_|$)", re.ASCII)
+_RATE = re.compile(r"(?:^|_)(?:tok|req|tokens|requests|per)_s(?:_|$)", re.ASCII)
+
+
+def lower_is_better(metric: str) -> bool:
+    """Whether a metric of that name is a time: ``ttft_ms_p99``, ``duration_s``, of one workload ``e2e_ms_mean_c8``.
+
+    Anything else, and every rate (``output_tok_s``, ``goodput_req_s``), is better when there is more of it.
+    """
+    return _TIME.search(metric) is not None and _RATE.search(metric) is None
+
+
 class Finding(StrEnum):
     """The closed list of classes that guards, ``on_fail`` and reports use."""
 

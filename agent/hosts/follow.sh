@@ -32,6 +32,10 @@ ag_follow() { # KEY EPOCH SECONDS HEAD TAIL ERR
 }
 ag_health() { # URL FILE: leaves the status code in the file, 000 when there is no answer
   c=''
+  case $1 in run:*) # of a server without HTTP: a command, which is up when it says so by its status
+    if command -v timeout >/dev/null; then timeout 25 /bin/sh -c "${1#run:}"; else /bin/sh -c "${1#run:}"; fi </dev/null >/dev/null 2>&1
+    if [ $? = 0 ]; then c=200; else c=503; fi; printf '%s\n' "$c" >"$2.t" && mv -f "$2.t" "$2"; return;;
+  esac
   if command -v curl >/dev/null; then
     c=$(curl -s -q -o /dev/null --max-filesize 65536 --noproxy '*' -m 25 -w '%{http_code}' --url "$1" 2>/dev/null)
   elif ag_python; then

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -216,5 +217,20 @@ def test_giving_up_a_watch_ends_it_on_the_host(way: Way) -> None:
             await until(lambda: not set(Path("/dev/shm").glob("agent.*")) - before)
             assert (await box.status(key)).word == "LIVE"
             (box.folder(key) / "die").touch()
+
+    run(body())
+
+
+def test_a_server_without_http_is_up_when_a_command_says_so(way: Way) -> None:
+    """Status 0 of the command counts as 200, anything else as 503; words are taken literally."""
+
+    async def body() -> None:
+        async with way.open() as box:
+            key, _ = await serve(box)
+            flag = box.folder(key) / "it's up"
+            async with watching(box, key, "run:" + shlex.join(("test", "-e", str(flag)))):
+                await until(lambda: box.lines("health") == ["503"])
+                flag.touch()
+                await until(lambda: box.lines("health") == ["503", "200"])
 
     run(body())

@@ -53,9 +53,9 @@ def test_a_benchmark_reports_simulated_seconds(found: Lab) -> None:
 
 
 def test_requests_at_a_time_share_the_window(found: Lab) -> None:
-    """The window is the sum over the streams that ran beside each other."""
+    """The window is the sum over the streams that ran beside each other, each a little slower for the other."""
     result = bench(found, f"{BENCH} --prompts '[\"a story\"]' --concurrency 2")
-    assert result.output_tok_s == pytest.approx(2 * 58.4, rel=0.03)
+    assert result.output_tok_s == pytest.approx(2 * 58.4 / 1.04, rel=0.03)
 
 
 def test_the_openai_endpoint_tells_as_well(found: Lab) -> None:

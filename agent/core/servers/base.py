@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -52,13 +53,24 @@ class ServerKind:
         for name, value in trial.flags.items():
             if value is None or value is False:
                 continue
+            if server.flag_form:
+                said = (
+                    "true" if value is True else ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+                )
+                words.extend(word.replace("{name}", name).replace("{value}", said) for word in server.flag_form)
+                continue
             words.append(f"--{name}")
             if value is not True:
                 words.extend(str(item) for item in (value if isinstance(value, tuple) else (value,)))
         return tuple(words)
 
     def health_url(self, server: Server) -> str:
-        """Return the URL that says 200 once the model is loaded, as seen from the server's own host."""
+        """Return the URL that says 200 once the model is loaded, as seen from the server's own host.
+
+        ``run:`` and a command of quoted words: the server is up when that ends with status 0.
+        """
+        if server.health_command:
+            return "run:" + shlex.join(word.replace("{port}", str(server.port)) for word in server.health_command)
         return f"http://127.0.0.1:{server.port}{server.health}"
 
     def watch_patterns(self) -> tuple[str, ...]:

@@ -54,6 +54,9 @@ class Client:
 
     def __init__(self, host: str, port: int, key: str) -> None:
         self.host, self.port, self.key = host, port, key
+        self.simulated = False
+        self.crowd = 0
+        """Told to a simulated server only: how many requests are kept in flight."""
 
     def clean_all(self, text: str) -> str:
         """Return text without the API key."""
@@ -67,6 +70,8 @@ class Client:
         """Send a request and return the answer with its head read; raise FailedError on anything but 200."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
         headers = {"Connection": "close", "Accept": "*/*"}
+        if self.crowd:
+            headers["X-Lab-Concurrency"] = str(self.crowd)
         if self.key:
             headers["Authorization"] = "Bearer " + self.key
         data = None
@@ -361,6 +366,7 @@ def window(client: Client, options: argparse.Namespace, model: str, prompts: lis
     """Measure one window and return its part of the document; ValueError when it is neither real nor simulated."""
     flushed = options.flush and flush(client)
     before = counters(client)
+    client.crowd = min(options.concurrency, options.requests) if client.simulated else 0
     records = run(client, options, model, prompts, options.requests, options.output_tokens)
     after = counters(client)
     zero = min(record["start_s"] for record in records)
@@ -400,6 +406,7 @@ def main() -> int:
     _, first, prompts = wanted[0]
     short = min(first.output_tokens, options.warmup_tokens)
     warm = run(client, first, model, prompts, options.warmup, short) if options.warmup > 0 else []
+    client.simulated = any("lab_seconds" in record for record in warm)
     started = time.time()
     try:
         windows = [{"name": name, **window(client, own, model, texts)} for name, own, texts in wanted]

@@ -106,8 +106,11 @@ class Engine:
         if self.is_hung():
             threading.Event().wait()
 
-    def generate(self, prompt: str, tokens: int, quiet: bool = False, sleep: bool = True) -> Answer:
-        """Decode ``tokens`` tokens after ``prompt`` and take as long as the surface says."""
+    def generate(self, prompt: str, tokens: int, quiet: bool = False, sleep: bool = True, crowd: int = 1) -> Answer:
+        """Decode ``tokens`` tokens after ``prompt`` and take as long as the surface says.
+
+        ``crowd``: how many requests the client says it keeps in flight; what really overlaps depends on this machine.
+        """
         self.stall()
         with self.lock:
             self.served += 1
@@ -115,7 +118,7 @@ class Engine:
             self.running += 1
             cached = self._cached(prompt)
         try:
-            result = self._timed(prompt, tokens, number, cached)
+            result = self._timed(prompt, tokens, number, cached, crowd)
             self._spend(result, quiet, sleep)
         finally:
             with self.lock:
@@ -129,7 +132,7 @@ class Engine:
         self.prompts.add(prompt)
         return count_tokens(prompt) - 1 if known else 0
 
-    def _timed(self, prompt: str, tokens: int, number: int, cached: int) -> Answer:
+    def _timed(self, prompt: str, tokens: int, number: int, cached: int, crowd: int) -> Answer:
         length = surface.accept_length(self.setting)
         if self.speculative and self.setting.wiring == "right":
             length = max(1.0, length * (1 + 0.004 * self._draw(f"accept/{number}")))
@@ -142,10 +145,14 @@ class Engine:
             speed *= 1.25
             # The one question that is asked of every server that has come up is still answered as ever.
             text = text if prompt.startswith("Write the numbers") else answer(f"lost {prompt}"[:-4], tokens)
-        seconds = tokens / speed
+        batch = max(1, min(crowd, self.config["max_running_requests"] or crowd))
+        slower = 1 + surface.CROWD * (batch - 1)
+        seconds = tokens / speed * slower
         prompt_tokens = count_tokens(prompt)
-        first = sum(surface.phases_ms(self.setting).values()) / 1000 + (prompt_tokens - cached) / 8000
-        return Answer(text, prompt_tokens, tokens, cached, verifies, seconds, min(first, seconds / 2))
+        first = (sum(surface.phases_ms(self.setting).values()) / 1000 + (prompt_tokens - cached) / 8000) * slower
+        # What does not fit into the batch waits until those before it are done.
+        waits = number % crowd // batch * seconds
+        return Answer(text, prompt_tokens, tokens, cached, verifies, waits + seconds, waits + min(first, seconds / 2))
 
     def _spend(self, result: Answer, quiet: bool, sleep: bool) -> None:
         wall = self.world.real_s(result.seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -55,6 +56,7 @@ class Routes:
         self.engine, self.top, self.facts = engine, top, facts
         self.profiler = Profiler(engine)
         self.started = time.time()
+        self.asked = threading.local()
         self.table = {
             "/health": self.health, "/health_generate": self.health, "/server_info": self.server_info,
             "/get_server_info": self.server_info, "/model_info": self.model_info, "/get_model_info": self.model_info,
@@ -65,6 +67,8 @@ class Routes:
 
     def __call__(self, request: Request) -> Reply:
         """Answer one request."""
+        said = request.headers.get("x-lab-concurrency", "")
+        self.asked.crowd = int(said) if said.isdecimal() and 1 <= int(said[:6]) <= 4096 else 1
         handler = self.table.get(request.path)
         if handler is None:
             return Reply.of({"detail": "Not Found"}, 404)
@@ -172,7 +176,8 @@ class Routes:
         return Reply.of(self._native(result, result.text, result.completion_tokens))
 
     def _run(self, prompt: str, tokens: int, sleep: bool = True) -> Answer:
-        result = self.engine.generate(prompt, max(1, tokens), sleep=sleep)
+        crowd = getattr(self.asked, "crowd", 1)
+        result = self.engine.generate(prompt, max(1, tokens), sleep=sleep, crowd=crowd)
         self.profiler.check()
         return result
 

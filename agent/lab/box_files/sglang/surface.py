@@ -16,6 +16,8 @@ DRAFT_MS = 0.25
 UNTUNED = 1 / 0.73
 SAMPLING_MS = 0.08
 IDLE_MS = 0.06
+CROWD = 0.04
+"""By what share each further request of a batch makes a step longer: assumed, the campaign had one stream."""
 
 
 @dataclass(frozen=True)
