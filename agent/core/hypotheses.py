@@ -247,7 +247,12 @@ def _end(debug: Debug, words: Mapping[str, Past], supported: Sequence[str]) -> E
     parts = [f"{word}: {', '.join(found)}" for word, found in names.items() if found]
     parts += [f"not tested: {', '.join(rest)}"] if rest else []
     if supported:
-        return Ended("found", "; ".join([f"supported: {', '.join(supported)}", *parts]), supported[-1])
+        # One that shows what would go wrong is supported, and no cure.
+        well = [name for name in supported if judged(words[name].told, "healthy")[0] in (None, Result.PASS)]
+        return Ended("found", "; ".join([f"supported: {', '.join(supported)}", *parts]), (well or [""])[-1])
+    seen = [name for name, past in words.items() if past.word == "supported"]
+    if seen and all(one.empty for one in debug.hypotheses):
+        return Ended("found", "; ".join([f"supported: {', '.join(seen)}", *parts]))
     if names["undecided"]:
         return Ended("not conclusive", "; ".join(parts))
     return Ended("not found", "; ".join(parts) or "there was no hypothesis")

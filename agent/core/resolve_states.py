@@ -57,6 +57,14 @@ def resolve_guard(spec: Any, path: Path, findings: Findings) -> Guard | None:
 
 def _check_guard(guard: Guard, path: Path, findings: Findings) -> None:
     """Compile the expression that a guard carries."""
+    inner = getattr(guard, "of", None)
+    if isinstance(inner, str) and (inner == guard.guard or inner not in guard_classes()):
+        findings.add("E_GUARD", (*path, "of"), "no such guard", did_you_mean(inner, guard_classes()))
+    elif isinstance(inner, str):
+        try:
+            read_guard({"guard": inner})
+        except ValidationError:
+            findings.add("E_GUARD", (*path, "of"), "this guard needs options", "name one that has defaults for all")
     text = getattr(guard, "expr", None)
     if isinstance(text, str):
         expression = compiled(text, (*path, "expr"), GUARD_NAMES, findings)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -128,6 +130,20 @@ def test_what_others_changed_is_left_alone(tmp_path: Path) -> None:
     assert {name: state(tmp_path / name) for name in FILES} == before
 
 
+def wait_for(tiny: Tiny, entries: int, child: subprocess.Popen[bytes]) -> None:
+    """Wait until the journal has so many entries, or the run has ended."""
+    until = time.monotonic() + 90
+    while time.monotonic() < until and child.poll() is None:
+        found = list(tiny.runs.glob("*/journal.db"))
+        if found:
+            connection = sqlite3.connect(f"file:{found[0]}?mode=ro", uri=True)
+            with contextlib.closing(connection), contextlib.suppress(sqlite3.Error):
+                (count,) = connection.execute("SELECT coalesce(max(seq), 0) FROM event").fetchone()
+                if count >= entries:
+                    return
+        time.sleep(0.02)
+
+
 def test_killed_at_any_point_and_reverted(tmp_path: Path) -> None:
     """SIGKILL of the controller at random points: bytes, mode, owner and time of every file are what they were."""
     chance, reached = random.Random(11), set()
@@ -135,7 +151,8 @@ def test_killed_at_any_point_and_reverted(tmp_path: Path) -> None:
         tiny = make(tmp_path / str(number), revert=chance.choice(["never", "always"]))
         before = {name: state(tiny.folder / name) for name in FILES}
         child = tiny.start("run", str(tiny.folder / "playbooks" / "debug.yaml"), "--plain")
-        time.sleep(1.5 + 1.3 * number + chance.uniform(0, 1.3))
+        wait_for(tiny, 40 + 22 * number + chance.randrange(22), child)
+        time.sleep(chance.uniform(0, 0.1))
         child.send_signal(signal.SIGKILL)
         child.wait()
         (folder,) = tiny.runs.iterdir()

@@ -116,3 +116,17 @@ def test_a_start_that_hangs_is_looked_at_and_cured(tmp_path: Path) -> None:
     assert "sglang::scheduler_TP7" in text, "every rank is in the evidence"
     assert "Capture cuda graph begin" in text
     assert "python3 -m sglang.launch_server" not in told.lab
+
+
+@pytest.mark.parametrize(("existing", "faults", "who"), [(None, ["wedged-gpu"], "wedged"), ({}, [], "somebody-else")])
+def test_who_holds_the_memory(existing: Any, faults: list[str], who: str, tmp_path: Path) -> None:
+    """It is said which kind it is; nothing is launched, and nobody is signalled who is not named."""
+    told, _ = rehearsed("debug-zombie-memory", tmp_path / "run", existing=existing, faults=faults)
+    words = verdicts_of(told)
+    assert [name for name, word in words.items() if word == "supported"] == [who], words
+    assert set(words.values()) == {"supported", "refuted"}
+    assert told.campaign.concluded is not None
+    assert told.campaign.concluded.word == "found"
+    assert told.signals() == []
+    assert not any(launch.key for launch in told.campaign.launches.values())
+    assert ("sglang.launch_server" in told.lab) is (existing is not None), "the stranger lives on"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..actions import Job, Probe, Section
 from ..debugging import Debug
 from ..guards import Guard
-from .common import Context, Step, merge, run_job, sure
+from ..guards.evidence import Fails
+from ..probes.host import host_probe
+from .common import Context, Step, merge, owned_action, run_job, sure
 from .state import Campaign
 
 COLLECT = "collect.py"
@@ -53,13 +57,24 @@ def _checks(context: Context, debug: Debug) -> Step:
 def _look(context: Context) -> Step:
     """Look at the host for what the predictions want to see of it."""
     server, found = context.evidence.server, dict[str, Section]()
-    for guard in told_guards(context.campaign).values():
+    guards = told_guards(context.campaign).values()
+    for guard in guards:
         found |= {section.name: section for section in guard.asks(server)}
+    if any(isinstance(guard, Fails) for guard in guards):
+        found |= {section.name: section for section in host_probe(server)}
     if not found:
         return Step(done=True)
     longest = max(section.timeout_s for section in found.values())
     action = Probe(host=server.host, sections=tuple(found.values()), timeout_s=max(30.0, longest + 10.0))
-    return sure(context, "probe", action)
+    return merge(sure(context, "probe", action), poll_owned(context, guards))
+
+
+def poll_owned(context: Context, guards: Iterable[Guard]) -> Step:
+    """List what lives of our servers, where a guard on processes is to be judged."""
+    owned = owned_action(context)
+    if owned is None or not any(isinstance(guard, Fails) for guard in guards):
+        return Step(done=True)
+    return sure(context, "owned", owned)
 
 
 # ---------------------------------------------------------------- what is judged

@@ -87,7 +87,7 @@ def _past(record: Record) -> Past:
 
 def _proposed(campaign: Campaign, trial: Trial, because: str) -> Proposed:
     """Give a trial its launch: where it only looks, the one that is there, even if it never came up; else a new one."""
-    current = next((one for one in reversed(campaign.launches.values()) if one.key), None)
+    current = next(reversed(campaign.launches.values()), None)
     if current is not None and not current.gone and not trial.of:
         of = next(record.trial for record in campaign.history if record.launch == current.id)
         if of.launch_digest() == trial.launch_digest():

@@ -15,7 +15,7 @@ from .accuracy import Accuracy
 from .base import Guard, failed, passed, unknown, waiting
 from .config import EffectiveConfig, EnvApplied, Expr, FileIs, ScriptMatches
 from .engine import EngineIs, FlagsKnown, ImageReady, WeightsHave
-from .evidence import Check, Collected, LogValue, Reached
+from .evidence import Check, Collected, Fails, LogValue, Reached
 from .hardware import GpuCount, GpusBalanced, GpusClean, GpusIdle
 from .lifecycle import Alive, Progressing, Ready, Workers
 from .load import Drafting, Metric
@@ -33,7 +33,7 @@ AnyGuard = Annotated[
     | Alive | Workers | Ready | Progressing | Answers | LogHas | LogLacks
     | EffectiveConfig | EnvApplied | FileIs | WeightsHave | EngineIs | ImageReady | FlagsKnown
     | ScriptMatches | Expr | BenchValid | Drafting | Metric | Accuracy
-    | Reached | LogValue | Check | Collected,
+    | Reached | Fails | LogValue | Check | Collected,
     Field(discriminator="guard"),
 ]  # fmt: skip
 
@@ -50,9 +50,8 @@ def judge(guard: Guard, evidence: Evidence) -> Verdict:
 
 __all__ = [
     "Accuracy", "Alive", "Answers", "AnyGuard", "BenchValid", "Check", "Collected", "Drafting", "EffectiveConfig",
-    "EngineIs",
-    "EnvApplied", "Expr", "FileIs", "FlagsKnown", "GpuCount", "GpusBalanced", "GpusClean", "GpusIdle", "GpusSteady",
-    "Guard", "HostUnchanged", "ImageReady", "LogHas", "LogLacks", "LogValue", "Metric", "NoProcess", "PortFree",
-    "Progressing", "Reached", "Ready", "ScriptMatches", "ServerIsOurs", "WeightsHave", "Workers", "failed",
-    "judge", "passed", "unknown", "waiting",
+    "EngineIs", "EnvApplied", "Expr", "Fails", "FileIs", "FlagsKnown", "GpuCount", "GpusBalanced", "GpusClean",
+    "GpusIdle", "GpusSteady", "Guard", "HostUnchanged", "ImageReady", "LogHas", "LogLacks", "LogValue", "Metric",
+    "NoProcess", "PortFree", "Progressing", "Reached", "Ready", "ScriptMatches", "ServerIsOurs", "WeightsHave",
+    "Workers", "failed", "judge", "passed", "unknown", "waiting",
 ]  # fmt: skip

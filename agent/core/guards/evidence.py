@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import re2
 from pydantic import Field, model_validator
 
-from ..values import Finding, Verdict
+from ..values import Finding, Result, Verdict
 from .base import Guard, failed, names, passed, unknown
 from .output import _LogGuard
 from .view import log_lines
 
 if TYPE_CHECKING:
+    from ..actions import Section
     from ..evidence import Answer, Evidence
+    from ..plan import Server
 
 
 class Reached(Guard):
@@ -34,6 +36,48 @@ class Reached(Guard):
             return passed(f"{self.state} was passed")
         saw = f"{self.state} was not passed" + (f": {evidence.finding}" if evidence.finding else "")
         return failed(Finding.SERVER_NOT_READY, saw, f"{self.state} passed")
+
+
+class Fails(Guard):
+    """Another guard fails, and of this class: what is wrong is of the kind that was thought."""
+
+    guard: Literal["fails"] = "fails"
+    of: str = Field(min_length=1)
+    """A guard by its name, with its defaults."""
+    finding: Finding
+
+    def wants(self) -> str:
+        """See the base class."""
+        return f"{self.of} fails with {self.finding}"
+
+    def inner(self) -> Guard:
+        """Return the guard that is to fail; ValidationError when there is none of this name without options."""
+        from ..ladder import read_guard
+
+        return read_guard({"guard": self.of})
+
+    def asks(self, server: Server) -> tuple[Section, ...]:
+        """See the base class."""
+        return self.inner().asks(server)
+
+    def patterns(self) -> tuple[str, ...]:
+        """See the base class."""
+        return self.inner().patterns()
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        """See the class."""
+        verdict = self.inner().judge(evidence)
+        if verdict.result is Result.FAIL:
+            same = self.finding in (verdict.finding, *verdict.also)
+            saw = f"{self.of}: {verdict.finding} {verdict.saw}"
+            return passed(saw) if same else failed(verdict.finding or Finding.CRASH, saw, self.wants())
+        if verdict.result is Result.PASS:
+            return failed(Finding.OURS, f"{self.of} holds: {verdict.saw}", self.wants())
+        # What is still waited for has not failed yet; but a class that it names already is told.
+        saw = f"{self.of}: {verdict.finding or verdict.result} {verdict.saw}"
+        if verdict.finding is None:
+            return unknown(saw, self.wants())
+        return passed(saw) if verdict.finding is self.finding else failed(verdict.finding, saw, self.wants())
 
 
 def number_of(text: str) -> float | None:
