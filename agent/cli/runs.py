@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import sqlite3
 
 _KINDS = "('opened', 'resumed', 'instructed', 'moved', 'proposed', 'scored', 'concluded')"
 """Endings of metrics of which less is better, unless the run's own goal says otherwise; tokens a second are more."""
@@ -63,6 +65,8 @@ def _rank(row: dict[str, Any]) -> float:
 
 def read_row(journal: Path, run: str, metric: str = "") -> dict[str, Any]:
     """Return a run's row; ``metric`` chooses the best trial, else the goal's does."""
+    import sqlite3
+
     try:
         connection = sqlite3.connect(f"file:{journal}?mode=ro", uri=True, timeout=2)
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,8 @@ def add(commands: Any) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the command; 0 when there is such a place, 1 when there is none."""
+    from dataclasses import asdict
+
     from agent.cli.folder import all_runs, find
     from agent.cli.text import one_line
     from agent.journal.search import search

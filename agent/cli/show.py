@@ -25,6 +25,7 @@ def main(args: argparse.Namespace) -> int:
     from agent.cli.replay import summarised
     from agent.cli.text import safe
     from agent.core.report import summary
+    from agent.journal.outline import FROM_ENTRIES
 
     run = find(args.runs, args.run)
     document = {"run": run.id, **summary(summarised(run.journal))}
@@ -38,6 +39,8 @@ def main(args: argparse.Namespace) -> int:
         print(safe(line))
     for line in profiled(document, whole=args.profile):
         print(safe(line))
+    if document.get("entries", 0) >= FROM_ENTRIES:
+        print("a long record: what this follows from was read, the chain was not checked (`agent audit` does)")
     print(head_of(run.journal))
     return 0
 
