@@ -221,6 +221,9 @@ def changed_plan(run: Any, opened: Opened, *, rebase: bool) -> Plan | None:
         now = rehearsal.without_container(rehearsal.hurried(now))
     old = opened.plan
     now = with_addresses(now, [f"{name}={host.address}" for name, host in old.hosts.items() if name in now.hosts])
+    if now.search.reuse == old.search.reuse:
+        # What earlier runs said was read once, when the run began: more runs since then change nothing.
+        now = now.model_copy(update={"search": now.search.model_copy(update={"hints": old.search.hints})})
     found = differences(old.model_dump(mode="json"), now.model_dump(mode="json"))
     if not found:
         return None

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from agent.core.plan import Plan
 
 
+EARLIER_MAX = 20
+"""Earlier runs that are read at most, the newest: each is folded anew."""
+
+
 def add(commands: Any) -> None:
     """Add the command to the command line."""
     command = commands.add_parser("run", help="walk a playbook, from nothing to a decision")
@@ -66,6 +70,7 @@ def main(args: argparse.Namespace) -> int:
     if spec is not None:
         plan = rehearsal.without_container(rehearsal.hurried(plan))
     ssh_config: Path | None = args.ssh_config
+    plan = with_earlier(plan, args.runs, rehearsal=spec is not None)
     if spec is None:
         session.reach(plan, campaign, ssh_config)
         secret.resolve(plan)  # before there is a run that would stop for want of one
@@ -146,6 +151,27 @@ def load(playbook: Path) -> tuple[bytes, Plan, dict[str, bytes]]:
     if plan.benchmark is not None:
         files.update(generated_files(plan.benchmark))
     return text, plan, files
+
+
+def with_earlier(plan: Plan, runs: Path, *, rehearsal: bool) -> Plan:
+    """Return the plan with what earlier runs of the playbook found, where it asks for that; unreadable ones say
+    nothing.
+    """
+    if plan.search.reuse != "runs":
+        return plan
+    from agent.cli.folder import all_runs
+    from agent.cli.replay import summarised
+    from agent.core.earlier import hints
+    from agent.errors import AgentError
+
+    found = []
+    for run in [run for run in all_runs(runs) if f"-{plan.name}-" in run.id][-EARLIER_MAX:]:
+        try:
+            found.append(summarised(run.journal))
+        except AgentError:
+            continue
+    known = hints(plan, found, rehearsal=rehearsal)
+    return plan.model_copy(update={"search": plan.search.model_copy(update={"hints": known})})
 
 
 def with_addresses(plan: Plan, overrides: list[str]) -> Plan:

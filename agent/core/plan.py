@@ -236,6 +236,10 @@ class Search(Value):
     """Further pairs up to so many, at fixed looks, while nothing is settled; None = the number above, no more."""
     noise: Noise | None = None
     """What is assumed before it is measured; None = a steady server, until its repeats say otherwise."""
+    reuse: Literal["none", "runs"] = "none"
+    """Whether earlier runs on equal inputs say what is launched first."""
+    hints: dict[str, float] = {}
+    """What those found, by launch digest: log ratio to their baseline, above 0 when better. It orders, no more."""
 
 
 class Budget(Value):

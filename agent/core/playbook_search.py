@@ -99,6 +99,8 @@ class Search(Part):
     """Stages in order."""
     confirm: Confirm = Confirm()
     """Confirmation of the winner."""
+    reuse: Literal["none", "runs"] = "none"
+    """`runs`: what earlier runs on equal inputs found says what is launched first. No number of theirs counts."""
     noise: Noise | None = None
     """What to plan with before anything is measured. Default: a steady server, until its repeats say otherwise."""
 

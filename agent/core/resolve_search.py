@@ -67,6 +67,7 @@ def resolve_search(playbook: Playbook, findings: Findings) -> plan.Search:
         stages=tuple(stage for stage in stages if stage is not None),
         confirm_launches=search.confirm.launches if search else 2,
         confirm_most=_most(search, findings) if search else None,
+        reuse=search.reuse if search else "none",
         noise=plan.Noise(launches=search.noise.launches, repeats=search.noise.repeats)
         if search and search.noise
         else None,

@@ -196,7 +196,9 @@ class _Walk:
                 return Measure(trial, self.cures[trial.id])
         index = self.pick(stage, base, trials, merits)
         if index is not None:
-            return self.once_more(trials[index], f"stage {stage.name}, {stage.strategy}")
+            hint = self.hint(trials[index])
+            known = f"; earlier runs found it {math.expm1(hint):+.1%}" if hint else ""
+            return self.once_more(trials[index], f"stage {stage.name}, {stage.strategy}{known}")
         self.carry(base, trials, merits)
         return None
 
@@ -234,7 +236,14 @@ class _Walk:
             except ValueError as problem:
                 self.notes.append(f"{name} is tried: its skip_when cannot be judged ({problem})")
             found.append(self.cured(trial))
-        return found
+        if stage.strategy == "unimodal":
+            return found
+        # What earlier runs found good comes first, what they found bad last.
+        return sorted(found, key=lambda trial: -self.hint(trial))
+
+    def hint(self, trial: Trial) -> float:
+        """Return what earlier runs found of a trial, a log ratio to their baseline; 0 where they say nothing."""
+        return self.plan.search.hints.get(trial.launch_digest(), 0.0) if self.plan.search.hints else 0.0
 
     def cured(self, trial: Trial) -> Trial:
         """Return the trial, or what the playbook puts in its place after a failure of a class that it has a cure for.
@@ -272,6 +281,9 @@ class _Walk:
             return next_halving([None if merit == INVALID else own for own, merit in zip(known, merits, strict=True)])
         if stage.strategy != "unimodal":
             return next_in_order(merits)
+        promised = max(range(len(trials)), key=lambda index: self.hint(trials[index]), default=None)
+        if promised is not None and merits[promised] is None and self.hint(trials[promised]) > 0:
+            return promised
         wanted = base.launch_digest()
         start = next((index for index, trial in enumerate(trials) if trial.launch_digest() == wanted), None)
         return next_unimodal(merits, start)

@@ -96,18 +96,15 @@ def looks(pairs: int, first: int | None = None, level: float = 0.95, share: floa
     first look (a fifth: it is early), the rest over the others by their pairs. By the union bound the whole is at most
     ``1 - level``, whatever the correlation of the looks. ``first`` is the first look's pairs, and the next ones
     double; None: one early look at half the pairs. There is no early look where it would cost more than it could
-    save: below twice ``first``, or within a quarter of the end.
+    save: below twice ``first``, unless most of the error is spent there, or within a quarter of the end.
     """
     if first is None:
         first = max(3, (pairs + 1) // 2) if pairs >= 4 else pairs
         early = [first] if first < pairs else []
     else:
-        early = []
-        while pairs >= 2 * first and first <= 0.75 * pairs:
-            early.append(first)
-            first *= 2
-            if first >= pairs:
-                break
+        early = [first] if first < pairs and (share > 0.5 or pairs >= 2 * first) else []
+        while early and 2 * early[-1] <= 0.75 * pairs:
+            early.append(2 * early[-1])
     if not early:
         return (Look(pairs, level),)
     rest = [*early[1:], pairs]

@@ -166,6 +166,27 @@ def test_looks_spend_no_more_than_the_whole():
         assert (1 - early.level) + (1 - last.level) == pytest.approx(0.05)
 
 
+@pytest.mark.parametrize(
+    ("pairs", "first", "share", "wanted"),
+    [
+        (2, 2, 0.6, (2,)),
+        (3, 2, 0.6, (2, 3)),
+        (3, 2, 0.2, (3,)),
+        (6, 2, 0.6, (2, 4, 6)),
+        (6, 3, 0.2, (3, 6)),
+        (5, 3, 0.2, (5,)),
+        (12, 2, 0.2, (2, 4, 8, 12)),
+        (10, 4, 0.2, (4, 10)),
+    ],
+)
+def test_looks_double_and_share_the_error(pairs, first, share, wanted):
+    """From the first look on, not within a quarter of the end; the errors add up to the whole."""
+    found = looks(pairs, first, share=share)
+    assert tuple(look.pairs for look in found) == wanted
+    assert sum(1 - look.level for look in found) == pytest.approx(0.05, abs=2e-6)
+    assert len(found) == 1 or 1 - found[0].level == pytest.approx(0.05 * share, abs=2e-6)
+
+
 def test_false_wins_with_an_early_look():
     """Looking twice does not raise the rate of false wins."""
     noise, count, wins, goal = normals(77), 3000, 0, Goal(improve=0.0)
