@@ -30,7 +30,7 @@ def diagnosed(paths: list[Path]) -> Diagnosis:
     from agent.core.diagnose import Diagnosis
     from agent.core.guards import passed, unknown
     from agent.core.probes.trace import SCHEMA, read_profile
-    from agent.hosts.scripts.profile_engine import merge
+    from agent.hosts.scripts.trace_ranks import merge
     from agent.hosts.scripts.trace_reduce import reduce_trace
 
     reports = {path: reduce_trace(path) for path in paths}

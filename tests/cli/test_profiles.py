@@ -13,7 +13,7 @@ import pytest
 
 from agent.cli.main import main
 from agent.cli.profile_view import bar
-from agent.hosts.scripts.profile_engine import merge
+from agent.hosts.scripts.trace_ranks import merge
 from agent.hosts.scripts.trace_reduce import reduce_trace
 from agent.journal.store import Journal
 from tests.cli.runs import CAMPAIGN, campaign, opened

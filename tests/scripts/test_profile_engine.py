@@ -15,7 +15,9 @@ import pytest
 
 import agent.hosts.scripts
 from agent.core.probes.trace import PARTS, SCRIPT, Profile, read_profile
-from agent.hosts.scripts.profile_engine import rank_of, vllm_folder
+from agent.hosts.scripts.profile import tree
+from agent.hosts.scripts.profile_engine import vllm_folder
+from agent.hosts.scripts.trace_ranks import rank_of
 from tests.support.profiling import Script, Server
 
 SCRIPTS = Path(agent.hosts.scripts.__file__).parent
@@ -125,6 +127,22 @@ def test_somebody_elses_profile_is_left_alone(tmp_path: Path, serve: Make) -> No
     assert (server.count("/stop_profile"), server.running) == (0, {})
 
 
+def test_a_profiler_that_would_end_the_server_is_not_asked(tmp_path: Path, serve: Make) -> None:
+    """SGLANG_PROFILE_V2 answers our kind of order with an assertion in the scheduler."""
+    server = serve(Script())
+    code = "import sys; print(flush=True); sys.stdin.read()"
+    argv, environment = [sys.executable, "-c", code], {"SGLANG_PROFILE_V2": "true"}
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as engine:
+        assert engine.stdin is not None
+        assert engine.stdout is not None
+        engine.stdout.readline()
+        found = profiled(tmp_path / "job", server, pid=engine.pid)
+        engine.stdin.close()
+    assert found.method == "none"
+    assert "SGLANG_PROFILE_V2" in found.why
+    assert server.count("/start_profile") == server.count("/stop_profile") == 0
+
+
 def test_a_start_whose_answer_is_lost(tmp_path: Path, serve: Make) -> None:
     """It may be running for all we know, so it is stopped."""
     server = serve(Script(drops=True, batches=0))
@@ -212,13 +230,14 @@ def test_vllm_without_a_profiler(tmp_path: Path, serve: Make) -> None:
     ],
 )
 def test_where_vllm_writes_to(words: list[str], environment: dict[str, str], folder: str | None) -> None:
-    """By its command line in any of its forms, or by the variable of older releases."""
-    argv = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", *words]
+    """By its command line in any of its forms, or by the variable of older releases; below a job's supervisor."""
+    code = "import sys; print(flush=True); sys.stdin.read()"
+    argv = ["/bin/sh", "-c", '"$@"; :', "supervisor", sys.executable, "-c", code, *words]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as engine:
         assert engine.stdin is not None
         assert engine.stdout is not None
         engine.stdout.readline()
-        found = vllm_folder(engine.pid)
+        found = vllm_folder(tree(engine.pid))
         engine.stdin.close()
     assert found == (Path(folder) if folder else None)
 

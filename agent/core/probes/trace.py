@@ -18,7 +18,14 @@ SCHEMA = "agent-profile/1"
 SHARES_MAX = 500
 RANKS_MAX = 1024
 SCRIPT = "profile.py"
-PARTS = ("profile_engine.py", "trace_account.py", "trace_events.py", "trace_names.py", "trace_reduce.py")
+PARTS = (
+    "profile_engine.py",
+    "trace_account.py",
+    "trace_events.py",
+    "trace_names.py",
+    "trace_ranks.py",
+    "trace_reduce.py",
+)
 """What lies beside the script on the host."""
 PHASES = ("draft", "draft_extend", "target_verify", "decode", "extend", "mixed", "sampling", "idle")
 KERNELS = (

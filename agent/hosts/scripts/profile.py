@@ -250,6 +250,7 @@ def by_engine(load: Load, options: argparse.Namespace) -> dict[str, Any]:
     # Whoever ends this job ends the engine's profile with it: SystemExit passes through what stops it.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
+        options.pids = tree(options.pid)
         if options.api == "vllm":
             options.limit = options.seconds
             found = profile_engine.vllm(load.fetch, options)
