@@ -9,29 +9,36 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.bed import Bed, guarded, over_ssh, wait_for
+from tests.faults.bed import Bed, guarded, over_ssh, wait_for, write
+from tests.faults.nets import net
 from tests.hosts.conftest import end_jobs
-from tests.support.podman import IMAGE, Podman, mounts
+from tests.support.podman import IMAGE, Podman, image, mounts, reason_against, settings
 from tests.support.sshd import Sshd, sshd
+from tests.support.tiny import free_port
 
 pytestmark = pytest.mark.real
 
 
 def boxed(folder: Path, boxes: Sshd, *, more: str = "", **given: object) -> Bed:
     """Return a bed whose server runs in a container."""
-    volumes = [*mounts(), f"{folder}:{folder}"]
+    bed = over_ssh(folder, boxes.base, boxes.config, **given)
+    contain(bed, more)
+    return bed
+
+
+def contain(bed: Bed, more: str = "") -> None:
+    """Change the bed's playbook so that its server runs in a container."""
+    volumes = [*mounts(), f"{bed.folder}:{bed.folder}"]
     container = f"""\
   container:
     engine: podman
     image: {IMAGE}
     options: {{network: host, volume: {json.dumps(volumes)}}}
 """
-    bed = over_ssh(folder, boxes.base, boxes.config, **given)
     # The interpreter by its own path: the environment of the tests is not in the container.
     text = bed.playbook.read_text().replace(sys.executable, str(Path(sys.executable).resolve()))
     text = text.replace("  flags: {speed: 200}\n", f"  flags: {{speed: 200}}\n{container}", 1)
     bed.playbook.write_text(text + more)
-    return bed
 
 
 @pytest.fixture
@@ -96,3 +103,31 @@ def test_a_container_is_replaced_and_comes_back(boxes: Sshd, engine: Podman, tmp
             assert [one["Id"] for one in engine.containers() if one["State"] == "running"] == [old]
     finally:
         engine("rm", "-f", "-t", "0", old)
+
+
+def test_a_host_that_crashes_under_a_container(tmp_path: Path) -> None:
+    """After another boot the engine still lists the dead container: lost, taken away, launched anew, same decision."""
+    if why := reason_against():
+        pytest.skip(why)
+    folder = tmp_path / "podman"
+    folder.mkdir(mode=0o700)
+    # What the engine keeps of this boot lies in memory, as it does on a real machine.
+    volatile = f"mkdir -p {folder}/tmp {folder}/run; for d in tmp run; do mount -t tmpfs none {folder}/$d; done\n"
+    with net(tmp_path / "net") as hub:
+        box = hub.add("box", more=volatile + settings(folder))
+        engine = Podman(folder, box.enter())
+        image(engine)
+        bed = Bed(tmp_path, free_port(), base=box.base, config=hub.config, enter=hub.enter)
+        write(bed, "box", flags=', --load, "2"')
+        contain(bed)
+        with guarded(bed):
+            process = bed.begin()
+            wait_for(lambda: bed.reached("health-wait") and bed.effects())
+            (lost,) = engine("ps", "-q", "--no-trunc").split()
+            box.crash()
+            box.up()
+            engine.enter = box.enter()
+            assert lost in engine("ps", "-aq", "--no-trunc").split()
+            bed.finish(process)
+            assert engine("ps", "-aq") == "", bed.said()
+            assert "LOST reboot" in json.dumps(bed.events("noted") + bed.events("observed"))

@@ -62,12 +62,7 @@ class Podman:
     """Where it lives. ``enter`` stands before a command that is to see it."""
 
     folder: Path
-    holder: subprocess.Popen[bytes]
-
-    @property
-    def enter(self) -> tuple[str, ...]:
-        """What to put before a command."""
-        return ("nsenter", "-t", str(self.holder.pid), "-m")
+    enter: tuple[str, ...]
 
     def __call__(self, *words: str, check: bool = True) -> str:
         """Run podman with these words; return what it prints."""
@@ -107,7 +102,7 @@ def podman(folder: Path) -> Iterator[Podman]:
     script = settings(folder) + "echo there; exec sleep 100000\n"
     holder = subprocess.Popen(["unshare", "-m", "sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True)
     assert holder.stdout is not None
-    made = Podman(folder, holder)
+    made = Podman(folder, ("nsenter", "-t", str(holder.pid), "-m"))
     try:
         assert holder.stdout.readline() == b"there\n"
         image(made)
