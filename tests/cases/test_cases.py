@@ -163,3 +163,17 @@ def test_how_a_text_was_copied_changes_nothing(name: str) -> None:
         again = diagnose(case["kind"], copied, context).verdict
         assert (again.result, again.finding) == (found.verdict.result, found.verdict.finding), copied[:60]
         assert (guess(copied) or "server_log") == case["kind"]
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.split("-")[1] == "log"])
+@pytest.mark.parametrize(
+    "carried",
+    ["2026-02-14T12:15:20.123456789Z {}", "Feb 14 12:15:20 box python3[4021]: {}", "sglang-1  | {}", "> {}",
+     "2026-02-14T12:15:20.1+01:00 stderr F {}", "\x1b[32m{}\x1b[0m"],
+)  # fmt: skip
+def test_what_carried_a_log_here_changes_nothing(name: str, carried: str) -> None:
+    """Logs of docker, of a pod, of compose, of the journal, quoted in a message, and in colours."""
+    text, case, expect, found = load(name)
+    context = {key: value for key, value in expect.items() if key in INPUTS}
+    again = diagnose(case["kind"], "\n".join(line and carried.format(line) for line in text.split("\n")), context)
+    assert (again.verdict.result, again.verdict.finding) == (found.verdict.result, found.verdict.finding)

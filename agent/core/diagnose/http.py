@@ -16,7 +16,8 @@ from ..guards.lifecycle import REMEDY, Ready
 from ..guards.load import Drafting
 from ..guards.output import degenerate
 from ..probes.pasted import Block, blocks
-from ..values import Finding, Result, Verdict
+from ..servers import kind_of
+from ..values import Finding, Result, Verdict, duration_text
 from . import logs, measured
 from .base import Diagnosis, evidence_of, mapping
 from .logs import MIN_ACCEPT_LEN, engine_of
@@ -147,6 +148,12 @@ def _healthy(name: str, parts: Sequence[Block], asked: Sequence[Exchange], conte
         if code == 200:
             return passed("health 200"), ()
         if code == 503 and "Loading model" in checks[-1].body:
+            limit, at = kind_of(name).phase_limits["LOAD"], checks[-1].at or 0.0  # type: ignore[attr-defined]
+            if at > limit:
+                saw = f"health says that it is loading, {duration_text(at)} after the start"
+                return failed(Finding.HANG, saw, f"at most {duration_text(limit)}", REMEDY[Finding.HANG]), (
+                    checks[-1].head,
+                )
             return waiting("health says 503: it is loading", "200"), (checks[-1].head,)
         return unknown(f"health says {code or 'nothing'}", "200"), (checks[-1].head,)
     watch: list[tuple[float, str]] = [(-1.0, "state LIVE 2 0 0")]

@@ -59,7 +59,7 @@ def read(text: str, context: dict[str, Any]) -> Diagnosis:
 
 def read_scan(found: LogScan, context: dict[str, Any]) -> Diagnosis:
     """Judge a log that was scanned piece by piece."""
-    lines = found.lines()
+    lines = tuple(Line(line.number, _bare(line.text)) for line in found.lines())
     if not any(line.text.strip() for line in lines):
         return Diagnosis(unknown("the log is empty", "a log"))
     name = engine_of("\n".join(line.text for line in lines))
@@ -80,6 +80,20 @@ def read_scan(found: LogScan, context: dict[str, Any]) -> Diagnosis:
     evidence_lines = tuple(Line(line.number, line.text[:TEXT_MAX]) for line in dict.fromkeys(shown))[:3]
     version = str(context.get("engine_version") or version_of(texts, name))
     return Diagnosis(verdict, parsed, version=version, causes=causes, evidence=evidence_lines)
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_CARRIER = re.compile(
+    r"^(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?|"
+    r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,80} [^\s:]{1,80}: |[A-Za-z0-9_.-]{1,60} +\| |> )"
+)
+
+
+def _bare(text: str) -> str:
+    """Return a line without what carried it here: docker, a pod, compose, the journal, a quotation, colours."""
+    if "\x1b" in text:
+        text = _COLOUR.sub("", text)
+    return str(_CARRIER.sub("", text, count=1))
 
 
 def _asked(context: Mapping[str, Any]) -> bool:

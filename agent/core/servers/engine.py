@@ -27,6 +27,7 @@ CUDA_FATAL: tuple[tuple[str, Finding], ...] = (
     # "this process has" is our own; a numbered one beside it is somebody who was there before.
     (r"CUDA out of memory.*Process \d+ has [\d.]+ [KMG]iB memory in use", Finding.DIRTY_GPU),
     (r"CUDA out of memory|torch\.OutOfMemoryError|cudaErrorMemoryAllocation", Finding.GPU_OOM),
+    (r"^Cuda failure (?:2 )?'out of memory'", Finding.GPU_OOM),
     (r"ncclInvalidUsage|Unrecognized element token", Finding.CONFIG_INVALID),
     (r"ncclUnhandledCudaError|ncclSystemError|unhandled cuda error|unhandled system error", Finding.CRASH),
     (r"Watchdog caught collective operation timeout", Finding.HANG),
@@ -39,12 +40,17 @@ CUDA_FATAL: tuple[tuple[str, Finding], ...] = (
 CAUSES: tuple[tuple[str, Finding], ...] = (
     (r"size mismatch for |^KeyError: '[A-Za-z_.0-9]*(?:layers|layer|embed|lm_head)", Finding.WEIGHTS_MISMATCH),
     (r"(?:safetensors|\.bin).*(?:No such file|not found)|Error while deserializing header", Finding.WEIGHTS_MISMATCH),
-    (r"Cannot find any model weights with", Finding.WEIGHTS_MISMATCH),
+    (r"Cannot find any model weights with|does not appear to have a file named", Finding.WEIGHTS_MISMATCH),
+    (r"^RuntimeError: mat1 and mat2 shapes cannot be multiplied", Finding.WEIGHTS_MISMATCH),
     (r"\[Errno 28\]|No space left on device", Finding.HOST_OOM),
     (r"[Aa]ddress already in use", Finding.PORT_IN_USE),
+    (r"no kernel image is available for execution", Finding.UNSUPPORTED),
     (r"CUDA error: |peer access is not supported between", Finding.CRASH),
     (r"^(?:ModuleNotFoundError|ImportError|NotImplementedError)\b", Finding.UNSUPPORTED),
-    (r"^(?:[A-Za-z_.]+\.)?(?:AssertionError|ValueError|ValidationError|FileNotFoundError)\b", Finding.CONFIG_INVALID),
+    (r"^(?:[A-Za-z_.]+\.)?(?:AssertionError|ValueError|FileNotFoundError)\b", Finding.CONFIG_INVALID),
+    # Pydantic says how many errors there are, and the reason on a line of its own.
+    (r"^(?:[A-Za-z_.]+\.)?\w*ValidationError: [^0-9]", Finding.CONFIG_INVALID),
+    (r"^\s*(?:Value error|Assertion failed), |\[type=\w+, input_value=", Finding.CONFIG_INVALID),
 )
 """Lines that programs also print and survive: they name the reason once something else shows that it died."""
 
@@ -132,7 +138,7 @@ class Engine(ServerKind):
         return next((value for key, value in trial.flags.items() if self.canonical(key) == name), None)
 
 
-_PLACE = re2.compile(r"^\[[a-z_]+\.py:\d+\] ")
+_PLACE = re2.compile(r"^(?:\((?:APIServer|EngineCore|Worker)\S* pid=\d+\) )?(?:\[[a-z_]+\.py:\d+\] )?")
 
 
 def _first(patterns: Sequence[tuple[str, Any]], text: str) -> Any:

@@ -78,11 +78,13 @@ class Sglang(Engine):
         (r"Scheduler watchdog timeout (?:[^(]|$|\(.*self\.soft=False)", Finding.HANG),
         (r"Initialization failed\. warmup error", Finding.WARMUP_TIMEOUT),
         (r"set_eagle3_layers_to_capture", Finding.UNSUPPORTED),
+        # Without a draft's path the target is loaded once more, and lacks what a draft has.
+        (r"has no attribute '(?:hot_token_id|set_embed\w*|get_embed_and_head)'", Finding.CONFIG_INVALID),
         (r"ValueError: Unknown speculative algorithm name", Finding.UNSUPPORTED),
         (r"memory leak detected|Mem Leak Detected", Finding.CRASH),
         (r"Subprocess .* crashed with exit code -9\b", Finding.HOST_OOM),
         (r"Scheduler hit an exception|Subprocess .* crashed with exit code", Finding.CRASH),
-        (r"Received sigquit from a child|SIGQUIT received", Finding.CRASH),
+        (r"Received sigquit from a child|SIGQUIT received|\bExit code: -?[1-9]", Finding.CRASH),
     )
     working = r"Prefill batch|Decode batch"
     causes = (
