@@ -44,7 +44,7 @@ def hints(plan: Plan, campaigns: Iterable[Campaign], *, rehearsal: bool = False)
         base = ""
         for record in campaign.history:
             scored, digest = record.scored, record.trial.launch_digest()
-            value = plan.goal.worth(scored.values) if scored is not None and scored.valid else None
+            value = scored.values.get(plan.goal.metric) if scored is not None and scored.valid else None
             if record.trial.role == "baseline":
                 base = digest
             if value is None or value <= 0 or scored is None or plan.goal.broken(scored.values):

@@ -29,30 +29,21 @@ class Goal(Value):
     weights: dict[str, float] = {}
     """By workload; not empty: what is compared is the weighted geometric mean of the metric over these workloads."""
 
-    def worth(self, values: Mapping[str, float]) -> float | None:
-        """Return what is compared, of a launch's values; None where a part of it was not measured or is not above 0.
+    def weighed(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Return a repeat's values with what is compared under the metric's own name; without it where a part of it
+        was not measured or is not above 0.
 
         The geometric mean: a gain of so many percent counts alike wherever it is, whatever the size of the numbers.
         """
+        found = dict(values)
         if not self.weights:
-            return values.get(self.metric)
+            return found
         parts = {name: values.get(f"{self.metric}_{name}") for name in self.weights}
-        if any(value is None or value <= 0 for value in parts.values()):
-            return None
-        logs = math.fsum(self.weights[name] * math.log(value) for name, value in parts.items() if value)
-        return rounded(math.exp(logs / math.fsum(self.weights.values())))
-
-    def scatter(self, values: Mapping[str, float], deviations: Mapping[str, float]) -> float:
-        """Return the standard deviation of what is compared, over the repeats of a launch; 0 where none is known.
-
-        Of a weighted mean it is taken as if the workloads scattered independently.
-        """
-        worth = self.worth(values)
-        if not self.weights or worth is None:
-            return deviations.get(self.metric, 0.0)
-        names = {name: f"{self.metric}_{name}" for name in self.weights}
-        shares = (self.weights[name] * deviations.get(key, 0.0) / values[key] for name, key in names.items())
-        return rounded(worth * math.hypot(*shares) / math.fsum(self.weights.values()))
+        found.pop(self.metric, None)
+        if all(value is not None and value > 0 for value in parts.values()):
+            logs = math.fsum(self.weights[name] * math.log(value) for name, value in parts.items() if value)
+            found[self.metric] = rounded(math.exp(logs / math.fsum(self.weights.values())))
+        return found
 
     def broken(self, values: Mapping[str, float]) -> str:
         """Say which limit these values do not keep, or ''. A metric that was not measured keeps no limit."""

@@ -382,10 +382,7 @@ class _Walk:
             return None
         chosen = self.known.record(rival if counts[rival] < counts[names[0]] else names[0])
         assert chosen is not None
-        source = chosen.trial
-        trial = source.model_copy(
-            update={"id": self.unique(f"{source.id}-again"), "role": "candidate", "of": source.of or source.id}
-        )
         other = self.known.record(rival if chosen is best else names[0])
         assert other is not None
-        return Measure(trial, f"{source.id} and {other.trial.id} are too close to tell apart by the launches so far")
+        words = f"{chosen.trial.id} and {other.trial.id} are too close to tell apart by the launches so far"
+        return self.once_more(chosen.trial, words)

@@ -134,13 +134,13 @@ def _past(campaign: Campaign, record: Record) -> Past:
     scored, goal = record.scored, campaign.plan.goal
     if scored is None:
         return Past(record.trial)
-    value = goal.worth(scored.values) if scored.valid else None
+    value = scored.values.get(goal.metric) if scored.valid else None
     return Past(
         record.trial,
         Score(
             value,
             finding=scored.finding,
-            deviation=goal.scatter(scored.values, scored.deviations),
+            deviation=scored.deviations.get(goal.metric, 0.0),
             repeats=max(1, scored.repeats),
             profile=scored.profile,
             kernels=scored.kernels,
@@ -156,7 +156,7 @@ def score(campaign: Campaign, record: Record) -> Scored:
     results = [
         result for text in record.benchmarks if (result := read_benchmark(text, campaign.plan.benchmark)) is not None
     ]
-    tables = [result.metrics() for result in results]
+    tables = [campaign.plan.goal.weighed(result.metrics()) for result in results]
     names = sorted(set.intersection(*(set(table) for table in tables))) if tables else []
     profile = read_profile(record.profile) if record.profile else None
     launch = campaign.launches.get(record.launch)

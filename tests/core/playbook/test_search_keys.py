@@ -150,17 +150,14 @@ def test_weights_make_one_number_of_several_workloads() -> None:
     """A geometric mean: a percent counts alike wherever it is gained; a part that was not measured makes it unknown."""
     text = "goal: {weights: {c1: 2, c8: 1}}\nbenchmark: {concurrency: [1, 8]}\n"
     goal = plan(HEAD + text).goal
-    worth = goal.worth({"output_tok_s_c1": 8.0, "output_tok_s_c8": 64.0})
-    assert worth == pytest.approx(16.0)
-    more = goal.worth({"output_tok_s_c1": 8.8, "output_tok_s_c8": 64.0})
-    assert more is not None
-    assert more / 16.0 == pytest.approx(1.1 ** (2 / 3), rel=1e-5)
-    assert goal.worth({"output_tok_s_c1": 8.0}) is None
-    assert goal.worth({"output_tok_s_c1": 8.0, "output_tok_s_c8": 0.0}) is None
-    values = {"output_tok_s_c1": 8.0, "output_tok_s_c8": 64.0}
-    spread = goal.scatter(values, {"output_tok_s_c1": 0.08, "output_tok_s_c8": 1.28})
-    assert spread == pytest.approx(16.0 * (0.02**2 + 0.02**2) ** 0.5 / 3, rel=1e-5)
-    assert plan(HEAD).goal.worth({"output_tok_s": 5.0}) == 5.0
+    values = {"output_tok_s": 70.0, "output_tok_s_c1": 8.0, "output_tok_s_c8": 64.0}
+    worth = goal.weighed(values)
+    assert worth == {**values, "output_tok_s": pytest.approx(16.0)}
+    more = goal.weighed({**values, "output_tok_s_c1": 8.8})
+    assert more["output_tok_s"] / 16.0 == pytest.approx(1.1 ** (2 / 3), rel=1e-5)
+    for part in ({"output_tok_s": 70.0, "output_tok_s_c1": 8.0}, {**values, "output_tok_s_c8": 0.0}):
+        assert "output_tok_s" not in goal.weighed(part)
+    assert plan(HEAD).goal.weighed({"output_tok_s": 5.0}) == {"output_tok_s": 5.0}
 
 
 def test_percentiles_of_a_workload_are_times() -> None:
