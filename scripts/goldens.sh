@@ -31,4 +31,6 @@ golden() { # NAME EXIT-STATUS WORDS…
 
 golden eagle3-lab 0
 golden eagle3-wedged 3 --lab-fault wedged-gpu
+golden eagle3-port-held 3 --lab-fault port-held
+golden eagle3-dead-rank 6 --lab-fault dead-rank
 .venv/bin/pytest -q tests/rehearsal/test_goldens.py

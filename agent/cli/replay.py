@@ -114,13 +114,15 @@ def summarised(journal_path: Path) -> Campaign:
     """Return the campaign as far as a summary tells it; of a very long journal only what that follows from is read."""
     from agent.core.campaign import Campaign, evolve
     from agent.journal.outline import outline
+    from agent.journal.store import Journal
 
     entries = outline(journal_path)
     if entries is None:
         return folded(journal_path)
     campaign = Campaign()
-    for entry in entries:
-        evolve(campaign, entry)
+    with Journal.open_reader(journal_path) as journal:
+        for entry in entries:
+            evolve(campaign, journal.hydrate(entry))
     return campaign
 
 

@@ -25,7 +25,9 @@ FROM_ENTRIES = 20_000
 
 # ruff: noqa: S608 - everything put into these statements stands in this package
 _LANDMARKS = f"SELECT {COLUMNS} FROM event INDEXED BY landmark WHERE {schema.LANDMARK}"
-_STARTS = "(request GLOB '*/start*' OR request GLOB '*/earlier*')"
+ROLES = ("start", "earlier", "sample", "survey", "apply", "undo")
+"""What requests are for whose answers a summary tells of: servers, profiles, changes on hosts."""
+_STARTS = "(" + " OR ".join(f"request GLOB '*/{role}*'" for role in ROLES) + ")"
 _JOBS = [
     f"SELECT {COLUMNS} FROM event INDEXED BY one_{kind} WHERE kind = '{kind}' AND {_STARTS}"
     for kind in ("requested", "observed")

@@ -43,6 +43,13 @@ def test_what_they_came_to(tmp_path: Path) -> None:
     assert held.concluded is None
     assert (held.moves[-1].source, held.moves[-1].state) == ("verify-clean", "hold")
     assert "no process" in held.moves[-1].because
+    taken = replayed(unpack("eagle3-port-held", tmp_path)).campaign
+    assert (taken.moves[-1].source, taken.moves[-1].state) == ("verify-clean", "hold")
+    assert "port 8000 is held by" in taken.moves[-1].because
+    dead = replayed(unpack("eagle3-dead-rank", tmp_path)).campaign
+    assert dead.concluded is not None
+    assert (dead.concluded.word, dead.history[0].finding) == ("invalid", "DEAD_RANK")
+    assert all(launch.gone for launch in dead.launches.values() if launch.key)
 
 
 def copied(source: Path, dest: Path, change: Any) -> list[Entry]:
