@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from agent.core.campaign import kill as killing
 from agent.core.campaign import serve as serving
 from agent.core.events import Requested
+from agent.core.yaml import compose
 from agent.journal.verify import verify
 from agent.lab.box import LabBox
 from agent.lab.spec import DRAFT
@@ -34,7 +34,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def rehearsed(name: str, folder: Path, flags: dict[str, Any] | None = None, **lab: Any) -> tuple[Told, dict[str, str]]:
     """Walk a playbook that is shipped, with flags and settings of the lab changed; return also the files at the end."""
-    document = yaml.safe_load((PLAYBOOKS / f"{name}.yaml").read_text())
+    document: Any = compose((PLAYBOOKS / f"{name}.yaml").read_bytes(), name).data
     document["server"]["flags"] |= flags or {}
     document["lab"] |= {"time_scale": 1500, "existing": None, **lab}
     document["server"].pop("replaces", None)
