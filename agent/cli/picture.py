@@ -183,6 +183,12 @@ def _aims(campaign: Campaign, width: int, now: float) -> list[Text]:
     goal, budget = campaign.plan.goal, campaign.plan.budget
     sign = "+" if goal.direction == "up" else "-"
     line = Text.assemble(("goal ", FAINT), f"{one_line(goal.metric, 30)} {sign}{goal.improve * 100:.3g} %")
+    if (debug := campaign.plan.debug) is not None:
+        wanted = debug.bisect.bad if debug.bisect is not None else debug.healthy
+        words = "; ".join(guard.wants() for guard in wanted)
+        line = Text.assemble(
+            ("the fault is " if debug.bisect is not None else "healthy is ", FAINT), one_line(words, 80)
+        )
     best = best_of(campaign)
     if best is not None and best.scored is not None:
         ratio = ratio_of(campaign, best)
@@ -354,7 +360,7 @@ def _decision(campaign: Campaign, width: int) -> list[Text]:
     decision = campaign.concluded
     if decision is None:
         return []
-    good = decision.word in ("goal met", "improved")
+    good = decision.word in ("goal met", "improved", "found")
     lines = [Text(f"decision: {decision.word.upper()}", style="bold green" if good else "bold yellow")]
     if decision.ratio is not None:
         line = Text(f"  {one_line(decision.winner, 30)} against {one_line(decision.baseline, 20)}: ")

@@ -26,6 +26,8 @@ def best_of(campaign: Campaign) -> Record | None:
     baseline. None otherwise: the best of what did not win is no winner.
     """
     goal, decision = campaign.plan.goal, campaign.concluded
+    if campaign.plan.debug is not None:
+        return None  # what is looked for is a cause, not the fastest
     valid = [
         record
         for record in campaign.history
@@ -129,6 +131,10 @@ def _row(campaign: Campaign, record: Record, width: int, names: int, best: Recor
         line.append(f"{word:>{VALUE_CELLS}}", style=FAINT if not record.finding else "red")
         label = _label(record, width - line.cell_len - 15)
         return line.append(f"{'':15}{label}" if label else "", style=FAINT)
+    if scored.verdict:
+        tone = {"supported": "green", "refuted": "red"}.get(scored.verdict, "yellow")
+        line.append(f"{scored.verdict:>{VALUE_CELLS}}  ", style=tone)
+        return line.append(one_line(scored.because, max(8, width - line.cell_len)), style=FAINT)
     if not scored.valid or metric not in scored.values:
         line.append(f"{one_line(scored.finding or 'no numbers', 20):>{VALUE_CELLS}}", style="red")
         label = _label(record, width - line.cell_len - 15)
