@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -86,14 +85,12 @@ def test_the_playbooks_soak(found: Lab) -> None:
 
 
 def test_the_profile_is_the_phases_of_a_cycle(found: Lab) -> None:
-    """Verifying takes nearly all of it; it takes no second, and leaves nothing behind."""
+    """Verifying takes nearly all of it, on each of the eight ranks; what is left behind are their traces, as said."""
     pid = re.search(r"\d+", found.sh("pgrep -f '[l]aunch_server' | head -n 1"))
     assert pid is not None
-    began = time.monotonic()
     text = found.sh(
         f"python3 -I {carried(found, SCRIPTS / 'profile.py')} --pid {pid[0]} --port 8000 --method engine --api sglang"
     )
-    assert time.monotonic() - began < 5
     profile = read_profile(text)
     assert profile is not None
     assert (profile.method, profile.why, profile.simulated) == ("engine", "", True)
