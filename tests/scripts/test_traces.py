@@ -208,6 +208,8 @@ def test_what_belongs_to_no_phase_is_said(tmp_path: Path) -> None:
         ("execute_context_1(300)_generation_0(0)", "extend"),
         ("execute_context_1(300)_generation_1(4)", "mixed"),
         ("execute_context_0(0)_generation_0(0)", None),
+        ("execute_8_context_0(sq0sk0sqsq0sqsk0)_generation_2(sq8sk900sqsq32sqsk3600)", "target_verify"),
+        ("execute_300_context_1(sq300sk300sqsq90000sqsk90000)_generation_0(sq0sk0sqsq0sqsk0)", "extend"),
         ("gpu_model_runner: draft", "draft"),
         ("scheduler.run_batch", None),
         ("ProfilerStep#3", None),
@@ -227,12 +229,15 @@ def test_spans_of_engines(name: str, phase: str | None) -> None:
         ("sglang/srt/speculative/eagle_info.py(216): verify", "sampling"),
         ("sglang/srt/speculative/eagle_worker.py(902): forward_draft_extend_after_decode", "draft_extend"),
         ("sglang/srt/model_executor/cuda_graph_runner.py(846): replay", "decode"),
+        ("vllm/v1/worker/gpu_model_runner.py(4748): propose_draft_token_ids", "draft"),
+        ("vllm/v1/worker/gpu/spec_decode/standalone_ar/speculator.py(352): propose", "draft"),
+        ("vllm/v1/worker/gpu/model_runner.py(1592): sample", "sampling"),
         ("somewhere/else.py(1): verify", None),
         ("<built-in method verify of object at 0x7f>", None),
     ],
 )
 def test_functions_of_engines(name: str, phase: str | None) -> None:
-    """As SGLang 0.5.3 and 0.5.9 name them."""
+    """As SGLang 0.5.3 and 0.5.9 name them, and vLLM 0.32."""
     found = function_phase(name)
     assert (found[0] if found else None) == phase
 

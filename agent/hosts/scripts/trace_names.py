@@ -52,7 +52,7 @@ _NAMED: dict[str, Phase] = {
     "Draft": ("draft", STAGE),
     "Sample": ("sampling", SAMPLING),
 }
-_ITERATION = re.compile(r"execute_context_(\d+)\((\d+)[^)]*\)_generation_(\d+)\((\d+)[^)]*\)")
+_ITERATION = re.compile(r"execute_(?:\d+_)?context_(\d+)\((?:sq)?(\d+)[^)]*\)_generation_(\d+)\((?:sq)?(\d+)[^)]*\)")
 
 _EAGLE = ("eagle_worker.py", "eagle_worker_v2.py", "multi_layer_eagle_worker.py", "multi_layer_eagle_worker_v2.py")
 _FUNCTIONS: dict[tuple[str, str], Phase] = {
@@ -84,6 +84,10 @@ _FUNCTIONS: dict[tuple[str, str], Phase] = {
     ("piecewise_cuda_graph_runner.py", "replay"): ("extend", PASS),
     ("gpu_model_runner.py", "propose_draft_token_ids"): ("draft", STAGE),
     ("gpu_model_runner.py", "_sample"): ("sampling", SAMPLING),
+    ("speculator.py", "propose"): (
+        "draft",
+        STAGE,
+    ),  # of vLLM's second model runner, whose `sample` is named as SGLang's
 }
 FUNCTIONS = frozenset(function for _, function in _FUNCTIONS)
 """Bare names of the functions that a reader must not leave out."""
