@@ -18,6 +18,9 @@ import pytest
 
 import agent.hosts.scripts
 from agent.core.probes.trace import PARTS, SCRIPT, read_profile
+from agent.hosts.scripts.profile_engine import _traces
+from agent.hosts.scripts.trace_ranks import merge, rank_of
+from agent.hosts.scripts.trace_reduce import reduce_trace
 from tests.support.llama import free_port
 from tests.truth.test_real_vllm import DRAFTS, ENGINE, pytestmark  # noqa: F401 - opt-in, and slow
 from tests.truth.test_real_vllm import SCRIPTS as MODELS
@@ -88,3 +91,35 @@ def test_phases_of_a_real_vllm(tmp_path: Path) -> None:
     assert sum(found.kernels.values()) == pytest.approx(1, abs=1e-3)
     assert found.load_failed == 0
     print(json.dumps(said))
+
+
+RECORD = """
+import sys, torch
+from vllm.config.profiler import ProfilerConfig
+from vllm.profiler.wrapper import TorchProfilerWrapper
+config = ProfilerConfig(profiler="torch", torch_profiler_dir=sys.argv[1])
+name = "dp0_pp0_tp0_dcp0_ep0_rank0"
+wrapper = TorchProfilerWrapper(config, worker_name=name, local_rank=0, activities=["CPU"])
+wrapper.start()
+layer = torch.nn.Linear(256, 256)
+for number in range(6):
+    wrapper.step()
+    step = "execute_context_0(0)_generation_1(5)" if number else "execute_context_1(9)_generation_0(0)"
+    with wrapper.annotate_context_manager(step):
+        layer(torch.randn(64, 256))
+wrapper.stop()
+"""
+
+
+def test_what_vllms_own_profiler_writes(tmp_path: Path) -> None:
+    """Without a server: its files are found and told apart, its steps are read as what they are."""
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    argv = [ENGINE / "python", "-c", RECORD, folder]
+    subprocess.run(argv, check=True, capture_output=True, timeout=300, cwd=tmp_path)
+    (path,) = _traces(folder)
+    assert rank_of(path.name) == "rank-0"
+    found = merge({path: reduce_trace(path)})
+    assert found["why"] == ""
+    assert found["shares"]["target_verify"] > 0.3
+    assert found["kernels"]["gemm"] > 0.1
