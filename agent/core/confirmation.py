@@ -6,7 +6,6 @@ numbers are independent of the fresh launches, so planning with them costs no er
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from .noise import Drift, Spread, drift, measure_spread, pairs_for, power
 from .plan import Plan, Trial
 from .proposals import Confirm, Finished, Reason, Record
 from .statistics import LAUNCHES_MIN, Comparison, LaunchMean, Look, compare, looks
+from .strategies import draw
 
 SIDES = ("baseline", "winner")
 
@@ -42,7 +42,7 @@ def order(plan: Plan, pair: int, most: int) -> tuple[str, str]:
     What moves evenly over time then falls on both sides alike. Where the winner is to be left running, the last pair
     ends with it instead of what the seed draws: that saves a launch.
     """
-    bit = hashlib.sha256(f"{plan.seed}/confirm".encode()).digest()[0] & 1
+    bit = draw(f"{plan.seed}/confirm") >> 248 & 1
     turned = (pair + bit) % 2 == 1 if plan.finally_ != "winner" else (most - pair) % 2 == 1
     return (SIDES[1], SIDES[0]) if turned else SIDES
 

@@ -21,7 +21,7 @@ from .noise import expected_loss
 from .plan import Plan, Stage, Trial
 from .proposals import Confirm, Finished, Measure, Next, Reason, Record, Rejects, Score, profile_variables
 from .statistics import LAUNCHES_MIN
-from .strategies import INVALID, Point, next_halving, next_in_order, next_unimodal, points
+from .strategies import INVALID, Point, draw, next_halving, next_in_order, next_unimodal, points
 from .trials import EXPLORING, Evaluate, is_skipped, point_names, resolve_trial
 
 __all__ = ["Confirm", "Finished", "Measure", "Next", "Reason", "Record", "Rejects", "Score", "propose"]
@@ -238,6 +238,9 @@ class _Walk:
             found.append(self.cured(trial))
         if stage.strategy == "unimodal":
             return found
+        if self.plan.search.confirm_most is not None and stage.strategy in ("grid", "halving"):
+            # In an order that is drawn, so that a drift of the host favours no end of a sweep.
+            found.sort(key=lambda trial: draw(f"{self.plan.seed}/{stage.name}/{trial.launch_digest()}"))
         # What earlier runs found good comes first, what they found bad last.
         return sorted(found, key=lambda trial: -self.hint(trial))
 

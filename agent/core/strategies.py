@@ -22,6 +22,11 @@ INVALID = -math.inf
 GOLDEN = (3 - math.sqrt(5)) / 2
 
 
+def draw(key: str) -> int:
+    """Return the number that a key draws: the same in every replay, evenly spread over 256 bits."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest(), "big")
+
+
 def points(stage: Stage, seed: int) -> list[Point]:
     """Return the points of a stage in the order of its strategy; an ordered knob's in the order of the knob."""
     if stage.strategy == "list" and stage.points:
@@ -57,11 +62,10 @@ def _sample(stage: Stage, seed: int) -> list[Point]:
     total = math.prod(len(values) for values in dimensions)
     wanted = min(total, stage.sample if stage.sample is not None else total)
     drawn: dict[int, None] = {}
-    for draw in itertools.count():
+    for count in itertools.count():
         if len(drawn) == wanted:
             break
-        word = hashlib.sha256(f"{seed}/{stage.name}/{draw}".encode()).digest()
-        number = int.from_bytes(word, "big") % (total - len(drawn))
+        number = draw(f"{seed}/{stage.name}/{count}") % (total - len(drawn))
         # The n-th of those not drawn yet, so that drawing all of them ends after as many draws.
         for taken in sorted(drawn):
             number += number >= taken

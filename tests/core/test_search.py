@@ -282,6 +282,22 @@ def test_rivals_are_launched_again_before_one_is_confirmed():
     assert not any("again" in name for name in fixed.ids)
 
 
+def test_points_of_a_grid_are_launched_in_a_drawn_order_where_the_search_adapts():
+    """By the seed, so that a drift favours no end of a sweep; a list keeps the order in which it is written."""
+    values = tuple(range(1, 9))
+    truth = lambda trial: 10.0 + trial.flags.get("x", 0)  # noqa: E731
+
+    def order(seed: int, strategy: str = "grid") -> list[int]:
+        rows = tuple({"flags.x": value} for value in values) if strategy == "list" else ()
+        stage = knob(*values, strategy=strategy, points=rows)
+        bench = Bench(plan(search=Search(stages=(stage,), confirm_most=4), seed=seed), truth)
+        bench.run()
+        return [r.trial.flags["x"] for r in bench.history if r.trial.role == "candidate" and not r.trial.of]
+
+    assert order(1) == order(1) != order(2)
+    assert sorted(order(1)) == order(1, "list") == list(values)
+
+
 def test_equal_effective_configurations_are_one():
     """Asked for differently, in effect the same: their launches are replicates, and none is the other's rival."""
 
