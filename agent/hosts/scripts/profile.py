@@ -82,7 +82,8 @@ class Load:
         """Send one request after the other."""
         model = self.model()
         while not self.stop.is_set():
-            prompt = self.prompts[(number + self.done) % len(self.prompts)]
+            # As in the benchmark every prompt begins differently: one from a cache would hide what prompts cost.
+            prompt = f"[{number}.{self.done}] {self.prompts[(number + self.done) % len(self.prompts)]}"
             body = {"model": model, "prompt": prompt, "max_tokens": self.tokens, "temperature": 0, "ignore_eos": True}
             try:
                 self.fetch("/v1/completions", body)
