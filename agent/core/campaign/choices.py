@@ -15,6 +15,7 @@ from ..events import Concluded, Proposed, Scored
 from ..expressions import compile as compile_expression
 from ..plan import Plan, State, Trial
 from ..probes.benchmark import read_benchmark
+from ..probes.engine import installed
 from ..probes.trace import read_profile
 from ..search import Confirm, Finished, Measure, Rejects, Score, propose
 from ..search import Record as Past
@@ -122,11 +123,12 @@ def _next(campaign: Campaign) -> Choice:
 def rejects(campaign: Campaign) -> Rejects:
     """Return what keeps trials from being launched that are known to fail: each would cost a whole start.
 
-    Which release is installed the servers of this campaign have told, from the baseline on.
+    Which release is installed the servers of this campaign have told, from the baseline on; else the first look has,
+    where a guard asked for it.
     """
     kind = kind_of(campaign.server.kind)
     told = (kind.release(launch.inspected or {}, tuple(launch.log)) for launch in reversed(campaign.launches.values()))
-    version = next(filter(None, told), "")
+    version = next(filter(None, told), "") or installed(campaign.baseline, kind.name)
     return lambda trial: rejection(campaign.plan, trial, version)
 
 

@@ -202,7 +202,11 @@ class FlagsKnown(Guard):
         command, cwd = server.command, server.cwd or ""
         if server.container is not None:
             command, cwd = containers.once(server.container, command, server.env), ""
-        return (flags_section(command, kind_of(server.kind).help_words, server.env, cwd),)
+        flags = flags_section(command, kind_of(server.kind).help_words, server.env, cwd)
+        python = server.command[0]
+        if server.container is not None or not python.rsplit("/", 1)[-1].startswith("python"):
+            return (flags,)
+        return flags, engine_section(server.kind, python)  # rules about flags differ from release to release
 
     def judge(self, evidence: Evidence) -> Verdict:
         """See the class."""

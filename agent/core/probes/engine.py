@@ -84,6 +84,12 @@ def read_engine(result: SectionResult | None) -> EngineFacts | None:
     )
 
 
+def installed(sections: Mapping[str, SectionResult], package: str) -> str:
+    """Return the version of a package by the look that asked for it; '' when none did, or it is not there."""
+    facts = read_engine(sections.get(f"engine:{package}"))
+    return facts.versions.get(package, "") if facts is not None else ""
+
+
 # ---------------------------------------------------------------- flags
 
 

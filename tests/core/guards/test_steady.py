@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from agent.core.guards import FlagsKnown
+from agent.core.observations import SectionResult
+from agent.core.probes import engine as probe
 
 from .scene import Scene
 
@@ -258,6 +260,17 @@ def test_only_the_engine_itself_is_asked_for_help(command: tuple[str, ...], aske
     verdict = scene.judge("flags_known")
     assert verdict.result == "UNKNOWN"
     assert ("might start the server" in verdict.saw) is not asked
+
+
+def test_the_release_is_asked_for_beside_the_flags() -> None:
+    """By the interpreter that will launch it; a search then knows which rules are about it."""
+    server = Scene(command=("/opt/v/bin/python3.11", "-m", "sglang.launch_server")).evidence().server
+    sections = {section.name: section.command for section in FlagsKnown().asks(server)}
+    assert "/opt/v/bin/python3.11" in sections["engine:sglang"]
+    out = "python 3.11.7\npackage sglang 0.5.23.post1\npackage torch 2.9.0\n=end"
+    assert probe.installed({"engine:sglang": SectionResult(status=0, out=out)}, "sglang") == "0.5.23.post1"
+    assert probe.installed({"engine:sglang": SectionResult(status=1, out=out)}, "sglang") == ""
+    assert probe.installed({}, "sglang") == ""
 
 
 def test_entries_of_a_table_are_asked_for_by_the_tables_name() -> None:
