@@ -53,7 +53,7 @@ ag_rekeep() { # the log and the end of a container that lost its keeper are seen
 }
 # The keeper: what the job runs on the host while its server runs in the container. It makes the container, carries its
 # log into the job's, and ends with its exit status, having taken it away.
-ag_keeper='over() { : >"$d/over"; exit "$1"; }
+ag_keeper='over() { mv "$d/over.pre" "$d/over"; exit "$1"; } # made beforehand: the disk may be full
 state() { set -- $(timeout 30 "$eng" inspect --type container -f "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}" "$id" </dev/null 2>/dev/null); s=${1-} c=${2-} o=${3-}; }
 attend() { # follows the log to the end of the container; a daemon that restarts in between costs no line
   while :; do
@@ -76,7 +76,7 @@ if [ "$1" = again ]; then
 fi
 d=$AGENT_JOB; eng=$1 name=$2; shift 2; [ "$name" ] || name=agent-$AGENT_RUN_KEY
 if [ "$name" = = ]; then id=$1 whose=theirs; printf %s "$id" >"$d/cid"; else whose=; fi
-printf "%s %s %s\n" "$eng" "$name" "$whose" >"$d/box.t" && mv "$d/box.t" "$d/box" || exit 74
+: >"$d/over.pre" && printf "%s %s %s\n" "$eng" "$name" "$whose" >"$d/box.t" && mv "$d/box.t" "$d/box" || exit 74
 if [ -z "$whose" ]; then
   "$eng" create --name "$name" --label "agent.job=$AGENT_RUN_KEY" --env "AGENT_CONTAINER=$AGENT_RUN_KEY" --env SPT_NOENV=1 \
     --cidfile "$d/cid" "$@" >/dev/null </dev/null 9>&- || { echo "agent: the container was not created (status $?)"; over 125; }

@@ -40,6 +40,13 @@ def volumes() -> tuple[str, ...]:
     return tuple(f"--volume={volume}" for volume in mounts())
 
 
+def beside(folder: Path) -> Container:
+    """Return a container that sees a folder of the test."""
+    return Container(
+        engine="podman", image=IMAGE, options=(*volumes(), f"--volume={folder}:{folder}", "--network=host")
+    )
+
+
 async def begin(box: Campaign, script: str = SERVE, key: str = "", **more: Any) -> str:
     """Start a server in a container; return its key."""
     key = key or fresh_key()
@@ -126,12 +133,14 @@ def keepers(folder: Path) -> list[int]:
     return [*found, int((folder / "sup").read_text().split()[0])]
 
 
-def test_a_container_outlives_its_keeper(boxes: Sshd, engine: Podman) -> None:
+def test_a_container_outlives_its_keeper(boxes: Sshd, engine: Podman, tmp_path: Path) -> None:
     """All of ours on the host is killed: the server is found, its log goes on without a gap, its end is told."""
 
     async def body() -> None:
         async with Way("box", boxes.config, boxes.base).open() as box:
-            key = await begin(box, "n=0; while [ $n -lt 400 ]; do n=$((n+1)); echo line $n; sleep 0.02; done; exit 4")
+            script = f"""n=0; while [ $n -lt 400 ]; do n=$((n+1)); echo line $n; sleep 0.02
+            [ $n != 200 ] || until [ -e {tmp_path}/go ]; do sleep 0.05; done; done; exit 4"""
+            key = await begin(box, script, container=beside(tmp_path))
             before = await up(box, lambda: of(engine, key), key)
             await until(lambda: "line 20\n" in (box.folder(key) / "out").read_text())
             for pid in keepers(box.folder(key)):
@@ -139,6 +148,7 @@ def test_a_container_outlives_its_keeper(boxes: Sshd, engine: Podman) -> None:
                     os.kill(pid, signal.SIGKILL)
             state = await box.status(key)
             assert state.word == "ORPHANED", state
+            (tmp_path / "go").touch()
             assert (await members(box, key))[0].pid == before[0].pid
             seen = await box.do(Watch(host="box", key=key, url="-", patterns=("line",)))
             assert isinstance(seen, Completed)
@@ -150,17 +160,19 @@ def test_a_container_outlives_its_keeper(boxes: Sshd, engine: Podman) -> None:
     run(body())
 
 
-def test_its_end_is_told_when_nobody_kept_it(boxes: Sshd, engine: Podman) -> None:
+def test_its_end_is_told_when_nobody_kept_it(boxes: Sshd, engine: Podman, tmp_path: Path) -> None:
     """The keeper is gone and then the server: status still says how it ended, and the container is taken away."""
 
     async def body() -> None:
         async with Way("box", boxes.config, boxes.base).open() as box:
-            key = await begin(box, "echo begun; sleep 1; echo done; exit 7")
+            script = f"echo begun; until [ -e {tmp_path}/go ]; do sleep 0.05; done; echo done; exit 7"
+            key = await begin(box, script, container=beside(tmp_path))
             await up(box, lambda: of(engine, key), key)
             for pid in keepers(box.folder(key)):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            await asyncio.sleep(1.2)
+            (tmp_path / "go").touch()
+            await until(lambda: not engine("ps", "-q", "--filter", f"label=agent.job={key}"))
             assert (await box.status(key)).rc == 7
             assert (box.folder(key) / "out").read_text() == "begun\ndone\n"
             assert of(engine, key) == []
