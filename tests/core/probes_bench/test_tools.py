@@ -1,7 +1,8 @@
 """Benchmark tools of others: how they are started, and what is read from what they left.
 
 ``real/`` holds what real tools left behind when they loaded a real llama.cpp server on a CPU, shortened (requests'
-arguments and distributions that nobody reads); the name of a file is the tool and its version.
+arguments and texts, distributions that nobody reads); the name of a file is the tool and its version. Of SGLang its
+load generator alone ran, from the wheel, without the engine: the version is that of the wheel.
 """
 
 from __future__ import annotations
@@ -93,6 +94,25 @@ def test_aiperf_as_it_is() -> None:
     assert found.cached_tokens == 108, "it sends equal prompts again, and this server remembers them"
     assert found.given["effective_concurrency"] > 1
     assert 0 < (found.ttft_ms_p50 or 0) <= (found.ttft_ms_p99 or 0) < (found.e2e_ms_p50 or 0)
+
+
+def test_sglang_bench_serving_as_it_is() -> None:
+    """A real run with its OpenAI protocol; goodput follows from each request, and the block of text says the same."""
+    text = (REAL / "sglang-0.5.23.json").read_text()
+    found = read_benchmark(text, benchmark("sglang.bench_serving", slo={"e2e": 5000.0}))
+    assert found is not None
+    assert (found.completed, found.requested, found.output_tokens, found.expected_output_tokens) == (4, 4, 64, 64)
+    assert found.duration_s is not None
+    assert found.output_tok_s == pytest.approx(64 / found.duration_s, rel=0.001)
+    (lines,) = json.loads(text)["files"].values()
+    row = json.loads(lines)
+    whole = [first + sum(gaps) for first, gaps in zip(row["ttfts"], row["itls"], strict=True)]
+    assert sum(whole) / 4 * 1000 == pytest.approx(row["mean_e2e_latency_ms"], rel=0.01), "gaps add up to the latency"
+    assert found.slo_share == sum(seconds <= 5.0 for seconds in whole) / 4
+    block = read_benchmark(json.dumps({**json.loads(text), "files": {}}), benchmark("sglang.bench_serving"))
+    assert block is not None
+    assert (block.completed, block.output_tokens) == (4, 64)
+    assert block.ttft_ms_p99 == pytest.approx(found.ttft_ms_p99, rel=0.001)
 
 
 def test_guidellm_as_it_is() -> None:
