@@ -114,15 +114,16 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
     head = f"{'trial':<22} {'launch':<7} {metric:>14}  {'±':>7}  {'repeats':>7}  what"
     out = [head, "-" * len(head)]
     for row in rows:
+        what = row["because"] if row["verdict"] else row["label"]
         if row["role"] == "final":
             value, spread = "(left running)", ""
+        elif row["verdict"]:
+            value, spread = row["verdict"], ""
         elif row["valid"] and row["value"] is not None:
             value, spread = f"{row['value']:.4g}", f"{row['deviation']:.2g}" if row["deviation"] is not None else ""
         else:
             value, spread = row["finding"] or ("…" if row["valid"] is None else "invalid"), ""
-        out.append(
-            f"{row['trial']:<22} {row['launch']:<7} {value:>14}  {spread:>7}  {row['repeats'] or '':>7}  {row['label']}"
-        )
+        out.append(f"{row['trial']:<22} {row['launch']:<7} {value:>14}  {spread:>7}  {row['repeats'] or '':>7}  {what}")
     return out
 
 
