@@ -122,7 +122,8 @@ def _workloads(own: Benchmark) -> tuple[plan.Workload, ...]:
     def load(name: str, part: Any) -> plan.Workload:
         prompts = getattr(part, "prompts", None) or own.prompts
         values = {key: getattr(part, key, None) or getattr(own, key) for key in ("output_tokens", "requests")}
-        concurrency = getattr(part, "concurrency", None) or own.concurrency
+        level = getattr(part, "concurrency", None) or own.concurrency
+        concurrency = level if isinstance(level, int) else level[0]  # a list beside `workloads` is refused already
         set_name = prompts if isinstance(prompts, str) else "own"
         texts = SETS[prompts] if isinstance(prompts, str) else prompts
         return plan.Workload(name=name or set_name, prompts=texts, concurrency=concurrency, warmup=own.warmup, **values)
