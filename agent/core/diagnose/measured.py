@@ -21,7 +21,8 @@ from ..servers import ServerKind
 from ..servers.engine import counter
 from ..values import Finding, Result, Verdict
 from .base import Diagnosis, evidence_of, look, mapping, scalars
-from .logs import MIN_ACCEPT_LEN, overrides
+from .logfacts import overrides
+from .logs import MIN_ACCEPT_LEN
 
 ALWAYS_ONE = 1.02
 _NOTHING = re.compile(r"index -1 is out of bounds|Warmup failed|Initial test run failed|All requests failed")
