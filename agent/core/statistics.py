@@ -18,7 +18,7 @@ from .values import Value, rounded
 Word = Literal["goal met", "improved", "not improved", "not conclusive", "invalid"]
 
 TREND_FROM = 6
-"""Pairs from which a drift of the host is taken out as a trend: below, its degree of freedom is worth more than it."""
+"""Pairs from which a drift of the host is taken out as a trend: below, the degree of freedom is worth more."""
 
 LAUNCHES_MIN = 2
 """Launches a side without which there is no variance, hence no interval."""

@@ -87,25 +87,25 @@ def test_down_inverts_the_ratio():
     assert faster == sooner
 
 
-def test_a_trend_is_taken_out_from_four_pairs_on():
-    """A drift of 3 % from pair to pair, launched in turn: below four pairs it widens the interval, from four not."""
-    places = [1, 4, 5, 8], [2, 3, 6, 7]
+def test_a_trend_is_taken_out_from_six_pairs_on():
+    """A drift of 3 % from pair to pair, launched in turn: below six pairs it widens the interval, from six not."""
+    places = [1, 4, 5, 8, 9, 12], [2, 3, 6, 7, 10, 11]
     baseline, winner = (
         [LaunchMean(value=gain * 100 * 1.015**place, pair=pair, place=place) for pair, place in enumerate(side, 1)]
         for gain, side in zip((1, 1.02), places, strict=True)
     )
-    few, many = compare(baseline[:3], winner[:3], UP), compare(baseline, winner, UP)
-    assert (few.method, few.df, few.launches, few.word) == ("pooled", 4, 6, "not conclusive")
-    assert (many.method, many.df, many.launches, many.word) == ("trend", 5, 8, "goal met")
+    few, many = compare(baseline[:5], winner[:5], UP), compare(baseline, winner, UP)
+    assert (few.method, few.df, few.launches, few.word) == ("pooled", 8, 10, "not conclusive")
+    assert (many.method, many.df, many.launches, many.word) == ("trend", 9, 12, "goal met")
     assert many.estimate == pytest.approx(1.02, rel=1e-5)
 
 
 def test_a_trend_needs_to_know_when():
     """Launches without pair and place are pooled; the pair's number stands for a place that is not known."""
-    old = [LaunchMean(value=100 + pair, pair=pair) for pair in (1, 2, 3, 4, 5)]
-    new = [LaunchMean(value=103 + pair, pair=pair) for pair in (5, 4, 2, 1)]
-    full, short = compare(old, new, UP), compare(old, new[:3], UP)
-    assert (full.method, full.launches, short.method, short.launches) == ("trend", 9, "pooled", 8)
+    old = [LaunchMean(value=100 + pair, pair=pair) for pair in (1, 2, 3, 4, 5, 6, 7)]
+    new = [LaunchMean(value=103 + pair, pair=pair) for pair in (7, 5, 4, 3, 2, 1)]
+    full, short = compare(old, new, UP), compare(old, new[:5], UP)
+    assert (full.method, full.launches, short.method, short.launches) == ("trend", 13, "pooled", 12)
     assert compare(launches(*(row.value for row in old)), new, UP).method == "pooled"
 
 
