@@ -299,3 +299,19 @@ def test_the_server_without_its_engine() -> None:
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "pip install 'campaign-agent[llamacpp]'" in done.stderr
+
+
+def test_several_workloads_in_one_run(toy: Toy) -> None:
+    """One document with a window for each, measured one after the other; together they are the sums."""
+    loads = [
+        {"name": "c1", "prompts": 0, "output_tokens": 2, "requests": 2, "concurrency": 1},
+        {"name": "c3", "prompts": 1, "output_tokens": 2, "requests": 6, "concurrency": 3},
+    ]
+    text = json.dumps({"prompts": [[WEEK], ["other", "two"]], "workloads": loads})
+    found = bench(toy[0], "--workloads", text, "--warmup", "1")
+    assert list(found.workloads) == ["c1", "c3"]
+    assert [part.completed for part in found.workloads.values()] == [2, 6]
+    assert (found.completed, found.requested, found.output_tokens) == (8, 8, 16)
+    assert found.warmup == 1
+    assert found.metrics()["completed_c3"] == 6
+    assert found.errors == ()
