@@ -163,6 +163,8 @@ def test_killed_at_any_point_and_reverted(tmp_path: Path) -> None:
         assert back.returncode == 0, back.stdout + back.stderr
         assert {name: state(tiny.folder / name) for name in FILES} == before
         assert not list(tiny.folder.glob(".*agent-*"))
+        # Where nothing was changed yet there is nothing to revert, and the server is for `stop` to end.
+        assert tiny.agent("stop", "last").returncode == 0
         starts = tiny.effects()
         assert len(starts) == len(set(starts)), "no server was started twice under one key"
     assert len(reached) > 2, reached
