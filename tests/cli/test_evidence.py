@@ -314,6 +314,8 @@ def test_a_salvaged_run_goes_on_only_when_that_is_accepted_and_nothing_is_unknow
         assert key not in known
         shutil.rmtree(tiny.folder / "host" / "runs" / key)
     done = tiny.agent("resume", str(saved), "--plain", "--accept-salvage")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "GOAL MET" in tiny.agent("show", str(saved)).stdout
-    assert json.loads(tiny.agent("replay", str(saved), "--json").stdout)["equal"]
+    # What the numbers say is up to the machine that runs this; that they lead to a decision is not.
+    replay = json.loads(tiny.agent("replay", str(saved), "--json").stdout)
+    assert replay["equal"]
+    assert replay["decision"]["word"] in ("goal met", "improved", "not conclusive", "not improved"), done.stdout
+    assert done.returncode == replay["decision"]["exit"]
