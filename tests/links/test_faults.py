@@ -81,19 +81,6 @@ def test_f21_the_controllers_disk_is_full(server: Sshd, tmp_path: Path, small_di
         assert len(bed.effects()) == 2
 
 
-def test_f29_two_agents_on_one_campaign(server: Sshd, tmp_path: Path) -> None:
-    """The second is told who has it and does nothing."""
-    with guarded(over_ssh(tmp_path, server.base, server.config, flags=', --load, "2"')) as bed:
-        process = bed.begin()
-        wait_for(lambda: bed.reached("health-wait"))
-        second = bed.agent("resume", bed.run().name, "--plain")
-        assert second.returncode not in (0, 70), second.stderr
-        assert str(process.pid) in second.stderr + second.stdout
-        bed.finish(process)
-        assert not bed.events("resumed")
-        assert len(bed.effects()) == 2
-
-
 def test_f44_the_connection_goes_while_it_measures(server: Sshd, tmp_path: Path) -> None:
     """Reset again and again in the middle of a benchmark: it is one job, and never two at a time."""
 
@@ -119,17 +106,21 @@ def test_f44_the_connection_goes_while_it_measures(server: Sshd, tmp_path: Path)
         assert len({e["action"]["key"] for e in benchmarks}) == 2, benchmarks
 
 
-def test_f45_a_server_that_the_kernel_ends(server: Sshd, tmp_path: Path) -> None:
-    """SIGKILL from outside is an end with status 137 and a hint, never a lost job."""
+def test_f29_and_f45_a_second_agent_and_a_server_that_the_kernel_ends(server: Sshd, tmp_path: Path) -> None:
+    """A second agent is told who has the run and does nothing. SIGKILL from outside is status 137, never a lost job."""
     with guarded(over_ssh(tmp_path, server.base, server.config, flags=', --load, "20"')) as bed:
         process = bed.begin()
         wait_for(lambda: bed.reached("health-wait") and bed.effects())
+        second = bed.agent("resume", bed.run().name, "--plain")
+        assert second.returncode not in (0, 70), second.stderr
+        assert str(process.pid) in second.stderr + second.stdout
         os.kill(bed.server()[0], signal.SIGKILL)
         wait_for(lambda: "status 137" in bed.said())
         assert "memory killer" in bed.said()
         process.wait(90)
         told = json.dumps(bed.events("noted") + bed.events("observed"))
         assert "EXITED 137" in told
+        assert not bed.events("resumed")
         assert "LOST" not in told
 
 
