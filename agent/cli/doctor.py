@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent.core.redact import Secret
 
 
 def add(commands: Any) -> None:
@@ -39,17 +42,23 @@ async def _look(args: argparse.Namespace) -> list[dict[str, Any]]:
     from agent.errors import HostError
     from agent.hosts.perform import Hosts
 
-    hosts = _named(args.what)
+    hosts, secrets = _named(args.what)
     reach = Hosts(
-        hosts, campaign="0" * 32, files=_none, secrets=_none, redactor=Redactor(b"doctor"), ssh_config=args.ssh_config
+        hosts,
+        campaign="0" * 32,
+        files=_none,
+        secrets=secrets.__getitem__,
+        redactor=Redactor(b"doctor", secrets),
+        ssh_config=args.ssh_config,
     )
     found = []
     try:
         for name, host in hosts.items():
             row: dict[str, Any] = {"host": name, "address": host.address, "ok": True, "problem": "", "facts": []}
             try:
-                await reach.check(name)
-                row["facts"] = await _facts(reach, name)
+                checked = await reach.check(name)
+                row["facts"] = [f"root by sudo: {checked['sudo']}"] if "sudo" in checked else []
+                row["facts"] += await _facts(reach, name)
             except HostError as error:
                 row["ok"], row["problem"] = False, str(error)
             found.append(row)
@@ -58,15 +67,17 @@ async def _look(args: argparse.Namespace) -> list[dict[str, Any]]:
     return found
 
 
-def _named(what: str) -> dict[str, Any]:
-    """Return the hosts of a playbook, or the one address that was given."""
+def _named(what: str) -> tuple[dict[str, Any], dict[str, Secret]]:
+    """Return the hosts of a playbook with the secrets that lead to root there, or the one address that was given."""
     from agent.core.plan import Host
 
     if Path(what).is_file():
         from agent.cli.run import load
+        from agent.cli.secret import of_hosts
 
-        return dict(load(Path(what))[1].hosts)
-    return {what: Host(name=what, address=what)}
+        plan = load(Path(what))[1]
+        return dict(plan.hosts), of_hosts(plan)
+    return {what: Host(name=what, address=what)}, {}
 
 
 def _none(name: str) -> Any:

@@ -81,6 +81,12 @@ def without_container(plan: Plan) -> Plan:
     return plan.model_copy(update={"server": server.model_copy(update={"container": None}), "states": states})
 
 
+def fitted(plan: Plan) -> Plan:
+    """Return the plan as the lab carries it out: sooner impatient, without container, and with no need to be root."""
+    hosts = {name: host.model_copy(update={"sudo": False, "sudo_password": ""}) for name, host in plan.hosts.items()}
+    return without_container(hurried(plan)).model_copy(update={"hosts": hosts})
+
+
 def describe(spec: LabSpec, *, contained: bool = False) -> str:
     """Say in a few words what is simulated; ``contained``: what runs in a container otherwise."""
     faults = f", faults: {', '.join(fault.fault for fault in spec.faults)}" if spec.faults else ""

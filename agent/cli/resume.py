@@ -218,7 +218,7 @@ def changed_plan(run: Any, opened: Opened, *, rebase: bool) -> Plan | None:
         return None
     text, now, files = load(path)
     if opened.rehearsal:
-        now = rehearsal.without_container(rehearsal.hurried(now))
+        now = rehearsal.fitted(now)
     old = opened.plan
     now = with_addresses(now, [f"{name}={host.address}" for name, host in old.hosts.items() if name in now.hosts])
     if now.search.reuse == old.search.reuse:

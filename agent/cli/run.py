@@ -68,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
     spec = rehearsal.spec_of(plan, args.lab_fault) if args.lab or args.lab_fault else None
     contained = plan.server.container is not None
     if spec is not None:
-        plan = rehearsal.without_container(rehearsal.hurried(plan))
+        plan = rehearsal.fitted(plan)
     ssh_config: Path | None = args.ssh_config
     plan = with_earlier(plan, args.runs, rehearsal=spec is not None)
     if spec is None:

@@ -12,13 +12,19 @@ import subprocess
 from pathlib import Path
 
 from agent.core.plan import Plan, SecretSource
-from agent.core.redact import Secret
+from agent.core.redact import SECRET_CHARS_MIN, Secret
 from agent.errors import AgentError, Exit
 
 
 def resolve(plan: Plan) -> dict[str, Secret]:
     """Return every secret of the plan by name; a source that gives nothing is an error that names it."""
     return {name: Secret(_value(name, source)) for name, source in plan.secrets.items()}
+
+
+def of_hosts(plan: Plan) -> dict[str, Secret]:
+    """Return those secrets only without which a host cannot be reached: what sudo is given there."""
+    names = [host.sudo_password for host in plan.hosts.values() if host.sudo_password]
+    return {name: Secret(_value(name, plan.secrets[name])) for name in names}
 
 
 def _value(name: str, source: SecretSource) -> str:
@@ -40,6 +46,9 @@ def _value(name: str, source: SecretSource) -> str:
         value = done.stdout.strip() if done.returncode == 0 else ""
     if not value:
         raise _error(name, f"{where} gives nothing", "set it, or take the secret out of the playbook")
+    if len(value) < SECRET_CHARS_MIN:
+        remedy = "a shorter one cannot be told from ordinary text, so it could not be kept out of the journal"
+        raise _error(name, f"{where} gives fewer than {SECRET_CHARS_MIN} characters", remedy)
     return value
 
 

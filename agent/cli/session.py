@@ -224,10 +224,10 @@ def open_hosts(
 ) -> Hosts:
     """Return the way to the plan's hosts, with secrets resolved and output redacted."""
     from agent.cli import rehearsal as lab
-    from agent.cli.secret import campaign_key, resolve
+    from agent.cli.secret import campaign_key, of_hosts, resolve
     from agent.core.redact import Redactor
 
-    found = lab.secrets_of(plan) if rehearsal else resolve(plan)
+    found = {**lab.secrets_of(plan), **of_hosts(plan)} if rehearsal else resolve(plan)
     redactor = Redactor(campaign_key(campaign), found)
     return Hosts(
         plan.hosts,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agent.core.plan import Plan
+    from agent.core.plan import Host, Plan
 
 SHIPPED = Path(__file__).resolve().parents[2] / "playbooks"
 SHOWN = 8
@@ -136,7 +136,7 @@ def lines(plan: Plan) -> list[str]:
 
     server = plan.server
     out = [f"{plan.name} ({plan.aim})"]
-    out += _section("reaches", (f"{host.name} = {host.address}" for host in plan.hosts.values()))
+    out += _section("reaches", (_reached(host) for host in plan.hosts.values()))
     out += _section("runs on the hosts", _runs(plan))
     out += _section("sets, one at a time", _varied(plan))
     out += _section("changes on the hosts, and puts back", _changed(plan))
@@ -154,6 +154,10 @@ def lines(plan: Plan) -> list[str]:
 def _section(title: str, rows: Iterable[str]) -> list[str]:
     found = list(rows)
     return [f"{title}:", *(f"  {row}" for row in found)] if found else []
+
+
+def _reached(host: Host) -> str:
+    return f"{host.name} = {host.address}" + (", as root, by sudo" if host.sudo else "")
 
 
 def _runs(plan: Plan) -> list[str]:

@@ -261,6 +261,11 @@ def _check_secret(path: Path, named: list[str], value: Any, findings: Findings) 
         remedy = "write `server: {secrets: {NAME: {env: NAME}}}`"
         findings.add("E_SECRET_LITERAL", path, "a secret stands in the file", remedy, found=hidden)
         return True
+    word = named[2:] == ["sudo"] and isinstance(value, str) and value.lower() not in ("yes", "no", "on", "off", "")
+    if path[:1] == ("hosts",) and (word or (named[2:] == ["sudo", "password"] and value is not None)):
+        remedy = "write `sudo: {password: {env: SUDO_PASSWORD}}`"
+        findings.add("E_SECRET_LITERAL", path, "a password stands in the file", remedy, found=hidden)
+        return True
     if value in (None, "", "unset") or isinstance(value, bool) or "secrets" in named:
         return False
     for place, name in itertools.pairwise(named):

@@ -36,6 +36,10 @@ class Host(Value):
 
     name: str
     address: str
+    sudo: bool = False
+    """Everything there is done as root, whom the login becomes by sudo."""
+    sudo_password: str = ""
+    """The secret that sudo is given when it asks; '' = none."""
 
 
 class Container(Value):

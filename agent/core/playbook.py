@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StrictInt, StrictStr, Tag
+from pydantic import ConfigDict, Field, StrictBool, StrictInt, StrictStr, Tag
 
 from .fields import (
     Address,
@@ -32,7 +32,7 @@ from .playbook_benchmark import Accuracy, Benchmark
 from .playbook_debug import BisectPart, DebugPart, GuardSpec, Hypothesis
 from .playbook_search import Budget, Goal, OnFail, Point, Search
 
-# ---------------------------------------------------------------- the server
+# ---------------------------------------------------------------- hosts and the server
 
 
 class SecretSource(Part):
@@ -44,6 +44,26 @@ class SecretSource(Part):
     """A file that only you can read."""
     command: tuple[StrictStr, ...] | None = None
     """A command whose first line of output it is."""
+
+
+class SudoPassword(Part):
+    """How sudo is answered when it asks."""
+
+    password: SecretSource
+    """Where the password comes from; it is sent once, on standard input."""
+
+
+class HostPart(Part):
+    """A host whose login is not root."""
+
+    address: Address
+    """An alias of ~/.ssh/config, `user@host:port`, or `local`."""
+    sudo: Annotated[
+        Annotated[StrictBool, Tag("one")] | Annotated[SudoPassword, Tag("map")],
+        by_kind("true, or password: {env: NAME}"),
+    ] = False
+    """`true`: everything there is done as root, whom the login becomes by `sudo`. With `password: {env: NAME}` (or
+    `file`, `command`) sudo is given that when it asks."""
 
 
 class Replaces(Part):
@@ -217,8 +237,17 @@ class Playbook(Part):
     """`optimize` looks for the best, `debug` for what is wrong (`hypotheses` or `bisect`)."""
     goal: Goal = Goal()
     """What counts as better."""
-    hosts: Annotated[dict[Name, Address], Field(min_length=1)]
-    """Name → an alias of ~/.ssh/config, `user@host:port`, or `local`."""
+    hosts: Annotated[
+        dict[
+            Name,
+            Annotated[
+                Annotated[Address, Tag("one")] | Annotated[HostPart, Tag("map")],
+                by_kind("an address, or address: … with sudo: true"),
+            ],
+        ],
+        Field(min_length=1),
+    ]
+    """Name → an alias of ~/.ssh/config, `user@host:port`, or `local`; `{address: …, sudo: true}` for root."""
     server: Server
     """The server under test."""
     assumptions: dict[Name, GuardSpec] = {}

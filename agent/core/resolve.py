@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import AgentError, PlaybookError, Problem
 from . import plan
 from .check import Findings, check_words, read
-from .playbook import Playbook, Replaces
+from .playbook import Playbook, Replaces, SecretSource
 from .playbook_search import Add
 from .probes.benchmark import METRICS
 from .probes.trace import unanswerable
@@ -83,6 +83,11 @@ def resolve(playbook: Playbook, *, read: Read, findings: Findings | None = None)
     return _Resolver(playbook, read, found).resolve()
 
 
+def sudo_secret(host: str) -> str:
+    """Return the name of the secret that sudo is given on a host; no variable can have it."""
+    return f"sudo-{host}"
+
+
 class _Resolver:
     """One playbook on its way to a plan."""
 
@@ -138,11 +143,15 @@ class _Resolver:
     # ------------------------------------------------------------ parts
 
     def hosts(self) -> dict[str, plan.Host]:
-        for name, address in self.playbook.hosts.items():
+        found = {}
+        for name, own in self.playbook.hosts.items():
+            address, sudo = (own, False) if isinstance(own, str) else (own.address, own.sudo)
+            password = "" if isinstance(sudo, bool) else sudo_secret(name)
+            found[name] = plan.Host(name=name, address=address, sudo=bool(sudo), sudo_password=password)
             port = address.rsplit(":", 1)[1] if re.search(r":\d+$", address) and not address.endswith("]") else "22"
             if not 1 <= int(port) <= 65_535:
                 self.findings.add("E_HOST_SYNTAX", ("hosts", name), "no such port", "write user@host:22")
-        return {name: plan.Host(name=name, address=address) for name, address in self.playbook.hosts.items()}
+        return found
 
     def server(self) -> plan.Server:
         own = self.playbook.server
@@ -291,14 +300,21 @@ class _Resolver:
         found = {}
         for name, own in self.playbook.server.secrets.items():
             path: Path = ("server", "secrets", name)
-            if len([one for one in (own.env, own.file, own.command) if one]) != 1:
-                remedy = f"write `{name}: {{env: {name}}}`"
-                self.findings.add("E_CONFLICT", path, "a secret has one source", remedy, found="", key=True)
+            found[name] = self.source(path, own, f"write `{name}: {{env: {name}}}`")
             if name in self.playbook.server.env:
                 message = "the variable is set under `env` as well"
                 self.findings.add("E_CONFLICT", path, message, "leave one out", found="", key=True)
-            found[name] = plan.SecretSource(env=own.env, file=own.file, command=own.command)
+        for host, one in self.playbook.hosts.items():
+            if not isinstance(one, str) and not isinstance(one.sudo, bool):
+                where: Path = ("hosts", host, "sudo", "password")
+                remedy = "write `password: {env: SUDO_PASSWORD}`"
+                found[sudo_secret(host)] = self.source(where, one.sudo.password, remedy)
         return found
+
+    def source(self, path: Path, own: SecretSource, remedy: str) -> plan.SecretSource:
+        if len([one for one in (own.env, own.file, own.command) if one]) != 1:
+            self.findings.add("E_CONFLICT", path, "a secret has one source", remedy, found="", key=True)
+        return plan.SecretSource(env=own.env, file=own.file, command=own.command)
 
     def digest(self, name: str, path: Path) -> str:
         if name not in self.files:

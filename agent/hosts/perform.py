@@ -36,6 +36,7 @@ from . import compose
 from .base import HEAD_BYTES_MAX, TAIL_BYTES_MAX, Answer, CarrierLostError
 from .local import LocalHost
 from .shell import ShellHost
+from .sudo import sudo_of
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -96,6 +97,7 @@ class Hosts:
                 self._hosts[name] = SSHHost(
                     name, address, ssh_config=self._ssh_config, keepalive=self._keepalive, log=self._log
                 )
+            self._hosts[name].sudo = sudo_of(self._plans[name], self._secrets)
         return self._hosts[name]
 
     async def check(self, host: str) -> dict[str, str]:
@@ -103,7 +105,7 @@ class Hosts:
 
         Returns how the host will be used: ``base`` is the agent's folder there, ``ownership`` how the processes of a
         job are told (``cgroup`` with the group, or ``union`` of session, descent and environment), ``systemd`` whether
-        it is there and what it says of KillUserProcesses. The last is a recorded fact: nothing acts on it.
+        it is there and what it says of KillUserProcesses (nothing acts on that), ``sudo`` how it let us be root.
         """
         try:
             answer = await self._host(host).call("doctor", timeout_s=CALL_TIMEOUT_S)
@@ -129,6 +131,8 @@ class Hosts:
                 "E_HOST_BASE",
             )
         facts = dict(line.split(" ", 1) for line in lines if line.split(" ", 1)[0] in _FACTS and " " in line)
+        if (sudo := self._host(host).sudo) is not None:
+            facts["sudo"] = sudo.how
         if self._log is not None:
             self._log.info("agent.hosts.checked", host=host, **facts)
         return facts

@@ -14,12 +14,15 @@ import importlib.resources
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from functools import cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from agent.core.actions import Section
 
 from .base import HEAD_BYTES_MAX, TAIL_BYTES_MAX, Answer, CarrierLostError
 from .frames import Frame, LineFrame, fresh_nonce, quote
+
+if TYPE_CHECKING:
+    from .sudo import Sudo
 
 _SECTION = re.compile(r"[^\\\x00-\x1f\x7f]{1,200}")
 _PLAIN = re.compile(r"[\w./:%+,-][\w./:%+,=@ -]*(?:\|[\w./:%+,= -]*[\w./:%+,-][\w./:%+,=@ -]*)*", re.ASCII)
@@ -251,6 +254,8 @@ class ShellHost:
         self._idle: list[Shell] = []
         self._busy: set[Shell] = set()
         self._slots = asyncio.Semaphore(SHELLS_MAX)
+        self.sudo: Sudo | None = None
+        """How every shell becomes root's; None: it stays the login's."""
 
     async def open_pipe(self, mark: str) -> Pipe | None:
         """Open a pipe to a login that runs ``greeting(mark)``; None when the host has no room for another now."""
@@ -303,6 +308,8 @@ class ShellHost:
         shell = Shell(pipe, self.let_go)
         try:
             await shell.greet(mark)
+            if self.sudo is not None:
+                await self.sudo.become_root(shell)
         except BaseException:
             shell.drop()
             raise

@@ -88,6 +88,8 @@ ROWS: list[tuple[str, str | bytes, str, int, int, str]] = [
     ("B21 a number", HEAD + "  flags: {api-key: 12345}\n", "E_SECRET_IN_ARGV", 7, 20, "environment variable"),
     ("B21 in the lab", HEAD + f"lab: {{a: [{SECRET}]}}\n", "E_SECRET_LITERAL", 7, 11, "secrets"),
     ("B21 in a prompt", HEAD + f"benchmark: {{prompts: ['say {SECRET}']}}\n", "E_SECRET_LITERAL", 7, 23, "secrets"),
+    ("B21 for sudo", HEAD.replace("demo", "{address: a, sudo: {password: abcdefgh}}"), "E_SECRET_LITERAL", 2, 44, "{env:"),
+    ("B21 as sudo", HEAD.replace("demo", "{address: a, sudo: abcdefgh}"), "E_SECRET_LITERAL", 2, 33, "{env:"),
     ("B21 in a key", HEAD + f"  flags: {{{SECRET}: 1}}\n", "E_SECRET_LITERAL", 7, 11, "take it out"),
     ("B22 template", HEAD + "  flags: {a: '{{ x }}'}\n", "E_TEMPLATE", 7, 14, "{expr: …}"),
     ("B22 block", HEAD + "  flags: {a: '{% if x %}'}\n", "E_TEMPLATE", 7, 14, "{expr: …}"),
