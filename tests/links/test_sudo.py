@@ -76,7 +76,7 @@ def hosts_of(server: Sshd | None, password: str = "", address: str = f"{USER}@bo
     return Hosts(
         {"box": host},
         campaign="test",
-        files={}.__getitem__,
+        files=dict[str, bytes]().__getitem__,
         secrets=secrets.__getitem__,
         redactor=Redactor(b"key", secrets),
         ssh_config=server.config if server is not None else None,
