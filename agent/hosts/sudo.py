@@ -46,6 +46,7 @@ class Sudo:
         self._password = password
         self._lock = asyncio.Lock()
         self._asks = False
+        self._user = ""
         self._proved = False
         self._refused: HostError | None = None
         self.how = ""
@@ -62,7 +63,7 @@ class Sudo:
                         await self._with(shell)
             except TimeoutError:
                 said = f"sudo neither let us in nor refused within {ANSWER_S_MAX:g} s"
-                raise self._refusal(said, "", self._refused is not None) from None
+                raise self._refusal(said, sent=self._refused is not None) from None
 
     async def _without(self, shell: Shell) -> bool:
         """Try without a password; False when sudo wants the one that we have."""
@@ -71,9 +72,9 @@ class Sudo:
         if await talk.hear(talk.root, talk.end) == talk.root:
             self.how = "without a password"
             return True
-        said, user = await talk.ending()
+        said, self._user = await talk.ending()
         if self._password is None or not _WANTS_PASSWORD.search(said):
-            raise self._refusal(f"sudo said: {said}", user, sent=False)
+            raise self._refusal(f"sudo said: {said}", sent=False)
         self._asks = True
         return False
 
@@ -86,27 +87,29 @@ class Sudo:
         if sent and self._password is not None:
             if not self._proved:
                 # Whatever comes between us and the answer: a password that may be wrong is not sent twice.
-                self._refused = self._refusal("a password was sent, and no answer of sudo's came back", "", sent=True)
+                self._refused = self._refusal("a password was sent, and no answer of sudo's came back", sent=True)
             shell.pipe.write(self._password.reveal().encode() + b"\n")
             heard = await talk.hear(talk.root, talk.prompt, talk.end)
         if heard == talk.root:
             self.how, self._proved, self._refused = "with the password" if sent else "without a password", True, None
             return
-        said, user = (talk.said(), "") if heard == talk.prompt else await talk.ending()
-        refusal = self._refusal(f"sudo said: {said}", user, sent)
+        said = f"sudo said: {talk.said()}"
+        if heard == talk.prompt:
+            said = f"the password was refused; {said}" if sent else said
+        refusal = self._refusal(said, sent=sent)
         if sent:
             self._refused = refusal
         raise dataclasses.replace(refusal)
 
-    def _refusal(self, said: str, user: str, sent: bool) -> HostError:
+    def _refusal(self, said: str, *, sent: bool) -> HostError:
         """Return the error that says what to do about what sudo said."""
-        name = user or "LOGIN"
+        name = self._user or "LOGIN"
         line = f"`{name} ALL=(root) NOPASSWD: /bin/sh` in /etc/sudoers.d/agent there, by `visudo -f`"
         if "not found" in said:
             remedy = "install sudo there, or log in as root and leave `sudo` out"
         elif "must have a tty" in said:
             remedy = f"`Defaults:{name} !requiretty` in /etc/sudoers.d/agent there, by `visudo -f`"
-        elif sent:
+        elif sent and "not allowed" not in said and "not in the sudoers" not in said:
             remedy = (
                 "see whether `sudo -k true` takes that password there by hand; it was sent once and is not sent "
                 f"again, because accounts lock. Without one: {line}"

@@ -179,8 +179,9 @@ def test_f41_a_wrong_password_is_sent_once(ops: Box) -> None:
     """However often the host is asked for: an account that counts would be locked by more."""
     server = ops("ALL=(root) ALL")
     error = run_for(refused(server, WRONG))
-    assert "try again" in error.what
+    assert "the password was refused" in error.what
     assert "sent once" in error.remedy
+    assert f"`{USER} ALL=(root) NOPASSWD: /bin/sh`" in error.remedy
     log = " ".join((server.folder / "sudo.log").read_text().split())
     assert log.count("1 incorrect password attempt") == 1
     assert "2 incorrect" not in log
@@ -206,6 +207,7 @@ def test_f41_not_in_sudoers(ops: Box) -> None:
     """The password is right, and nothing is allowed."""
     error = run_for(refused(ops("ALL=(root) /bin/true"), PASSWORD))
     assert "not allowed to execute" in error.what
+    assert error.remedy.startswith("let it in: ")
 
 
 def test_f41_somebody_else_than_root(ops: Box) -> None:
