@@ -54,6 +54,10 @@ class Sudo:
 
     async def become_root(self, shell: Shell) -> None:
         """Turn a login's shell into root's, or raise HostError (E_SUDO)."""
+        if self._password is not None and "\n" in self._password.reveal():
+            # A second line would be the answer to a second question, or the first command of root's shell.
+            what = f"{self._host}: the password for sudo has more than one line, and was not sent"
+            raise HostError(what, "let its source give that line only", "E_SUDO")
         async with self._lock:
             if self._refused is not None:
                 raise dataclasses.replace(self._refused)

@@ -188,6 +188,15 @@ def test_f41_a_wrong_password_is_sent_once(ops: Box) -> None:
     assert "3 incorrect" not in log
 
 
+def test_f41_a_password_of_two_lines_is_not_sent(ops: Box) -> None:
+    """What follows the first line would be a second attempt, or a command of root's."""
+    server = ops("ALL=(root) ALL")
+    error = run_for(refused(server, f"{PASSWORD}\ntouch {server.folder}/run"))
+    assert "more than one line" in error.what
+    assert not (server.folder / "run").exists()
+    assert not (server.folder / "sudo.log").exists()
+
+
 def test_f41_a_password_is_needed_and_none_is_there(ops: Box) -> None:
     """Both remedies are told, with the login's own name."""
     error = run_for(refused(ops("ALL=(root) ALL")))
