@@ -7,7 +7,7 @@ A (0.3, 0.3) %, B (1, 2) %, C (2, 2) %, D (5, 10) %. The host may drift: ``line`
 at the eighth launch, ``walk`` wanders by 0.3 % a launch. A launch is measured 3 to 10 times, until the repeats vary
 by 1 %; the tools that are compared with repeat as their own rules say.
 
-    python benchmarks/decisions.py [--seeds 2000] [--only figures|unlimited|drift|peers] [--noise ABCD]
+    python benchmarks/decisions.py [--seeds 2000] [--first 100000] [--only figures|unlimited|drift|peers] [--noise ABCD]
 
 Columns: wins = *improved* or *goal met*; not = *not improved*; launches on average and at most; regret = how much
 slower the chosen configuration truly is than the best one, on average.
@@ -19,7 +19,7 @@ import argparse
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -298,11 +298,13 @@ HEAD = (
 )
 
 
-def campaigns(decide: Decider, surface: str, noise: str, drift: str = "none", seeds: int = 100) -> Tally:
-    """Run many campaigns, each with a seed of its own."""
+def campaigns(
+    decide: Decider, surface: str, noise: str, drift: str = "none", seeds: Iterable[int] = range(100)
+) -> Tally:
+    """Run a campaign for each seed."""
     truth, points = SURFACES[surface]
     tally = Tally(max(truth(point) for point in (*points, (None, None))))
-    for seed in range(seeds):
+    for seed in seeds:
         host = Host(truth, noise, drift, f"{surface}/{noise}/{drift}/{seed}")
         tally.add(decide(host, points, seed), truth)
     return tally
@@ -354,6 +356,7 @@ def peers(noises: str) -> Iterator[Line]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0, help="the first seed: others than those it was tuned on")
     parser.add_argument("--only", choices=["figures", "unlimited", "drift", "peers"], action="append")
     parser.add_argument("--noise", default="ABCD", help="which of A, B, C and D")
     args = parser.parse_args()
@@ -366,7 +369,7 @@ def main() -> None:
             if decide is None:
                 print(f"{who:<26} not installed")
                 continue
-            tally = campaigns(decide, surface, noise, drift, args.seeds)
+            tally = campaigns(decide, surface, noise, drift, range(args.first, args.first + args.seeds))
             print(f"{who:<26} {surface:<7} {noise:<5} {drift:<5} {tally.row()}", flush=True)
 
 
