@@ -171,7 +171,12 @@ def _runs(plan: Plan) -> list[str]:
     where = f" (in {server.cwd})" if server.cwd else ""
     out = [f"server, port {server.port}{where}: {' '.join([*words, join(server.command), *flags])}"]
     if plan.benchmark is not None:
-        out.append(f"benchmark: {join((plan.benchmark.script, *plan.benchmark.args))}")
+        load = plan.benchmark
+        out.append(f"benchmark: {join((*(load.command or (load.script,)), *load.args))}")
+    if plan.accuracy is not None and plan.accuracy.command:
+        out.append(f"accuracy: {join(plan.accuracy.command)}")
+    if server.health_command:
+        out.append(f"health: {join(server.health_command)}")
     if plan.profile.method != "off":
         out.append(f"profile: {plan.profile.method}, {plan.profile.seconds:g} s")
     out += [f"{state.name}: {join((state.script, *state.args))}" for state in plan.states if state.script]
