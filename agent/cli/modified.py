@@ -120,4 +120,6 @@ def lines(document: dict[str, Any]) -> list[str]:
         said = f"{row['differ']} files differ from {against}" if row["differ"] else f"as {against}"
         out.append(f"    {row['what']}: {said}")
         out += [f"      {name}" for name in row["named"]]
-    return out if len(out) > 1 else ["  on the host now: nothing of this run's, and no engine package to compare"]
+    return (
+        out if len(out) > 1 else ["  on the host now: no file that this run changed, and no engine package to compare"]
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ def add(commands: Any) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the command; 0 when there is such a place, 1 when there is none."""
+    """Run the command; 0 when there is such a place, 1 when there is none, 7 when that cannot be told."""
     from dataclasses import asdict
 
     from agent.cli.folder import all_runs, find
@@ -29,13 +30,21 @@ def main(args: argparse.Namespace) -> int:
 
     runs = [find(args.runs, name) for name in args.run] or all_runs(args.runs)
     root = args.runs if args.runs.is_dir() else runs[0].path.parent if runs else args.runs
-    hits = search(root, [run.path for run in runs], args.words, max(1, args.limit))
+    hits, unread = search(root, [run.path for run in runs], args.words, max(1, args.limit))
     if args.json:
         print(json.dumps([asdict(hit) for hit in hits]))
-        return 0 if hits else 1
+        return _exit(hits, unread)
     for hit in hits:
         print(one_line(f"{hit.run}  {f'entry {hit.seq}' if hit.seq else ''}  {hit.what}"))
         print(f"    {one_line(hit.excerpt, 200)}")
+    for name in unread:
+        print(one_line(f"{name}: its journal cannot be read to the end; see `agent audit {name}`"), file=sys.stderr)
     if not hits:
-        print(one_line(f"nowhere in {len(runs)} runs: {args.words}"))
-    return 0 if hits else 1
+        print(one_line(f"nowhere in {len(runs) - len(unread)} runs that can be read: {args.words}"))
+    return _exit(hits, unread)
+
+
+def _exit(hits: list[Any], unread: list[str]) -> int:
+    from agent.errors import Exit
+
+    return int(Exit.OK if hits else Exit.JOURNAL if unread else Exit.GOAL_NOT_MET)

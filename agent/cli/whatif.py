@@ -171,6 +171,8 @@ def with_rule(plan: Plan, setting: str) -> Plan:
     if not isinstance(part, dict) or last not in part:
         known = ", ".join(sorted(part)) if isinstance(part, dict) else "none"
         raise _usage(f"--rule {setting}: there is no such rule", f"known there: {known}")
+    if isinstance(part[last], float) and not text.endswith("%") and last in ("improve", "until_cv"):
+        raise _usage(f"--rule {setting}: a share has a percent sign", f"write {name}={text}%")
     part[last] = _value(text)
     return _validated(type(plan), whole, f"--rule {setting}")  # type: ignore[no-any-return]
 

@@ -211,6 +211,7 @@ _SECRET_NAME = re.compile(r"(?:^|[_-])(?:token|(?:api|access|secret)[_-]?key|sec
 _NO_SECRET = re.compile(
     r"(?:^|[_-])(?:bos|eos|pad|unk|sep|cls|mask|image|video|audio|stop|draft)[_-]token$", re.IGNORECASE
 )
+_BEARER = re.compile(r"\bauthorization:\s*(?:bearer|basic|token)\s+[^\s$]", re.IGNORECASE)
 FREE_TEXT = ("prompts", "because", "pattern", "expr", "when", "expect")
 """Keys whose values are texts in a language of their own: nothing is expanded in them anyway."""
 
@@ -260,6 +261,10 @@ def _check_secret(path: Path, named: list[str], value: Any, findings: Findings) 
     if isinstance(value, str) and has_secret(value):
         remedy = "write `server: {secrets: {NAME: {env: NAME}}}`"
         findings.add("E_SECRET_LITERAL", path, "a secret stands in the file", remedy, found=hidden)
+        return True
+    if named[:2] == ["server", "secrets"] and len(named) == 3 and value is not None:
+        remedy = f"write `{named[2]}: {{env: {named[2]}}}`, or file or command in the place of env"
+        findings.add("E_SECRET_LITERAL", path, "the value of a secret stands in the file", remedy, found=hidden)
         return True
     word = named[2:] == ["sudo"] and isinstance(value, str) and value.lower() not in ("yes", "no", "on", "off", "")
     if path[:1] == ("hosts",) and (word or (named[2:] == ["sudo", "password"] and value is not None)):
@@ -313,3 +318,13 @@ def _check_argv(path: Path, words: list[str], findings: Findings) -> None:
     elif any(_KILL_SHELL.search(script) for script in scripts):
         remedy = "name the server under `server.replaces`; the kill state stops it and what it started, and no more"
         findings.add("E_KILL_SHELL", path, "it would reach other people's processes", remedy, found=line)
+    for index, word in enumerate(words):
+        name, given, value = word.lstrip("-").partition("=")
+        follows = words[index + 1] if index + 1 < len(words) else "-"
+        named = word.startswith("--") and _SECRET_NAME.search(name) and not _NO_SECRET.search(name)
+        if (named and (value if given else not follows.startswith("-"))) or _BEARER.search(word):
+            remedy = "hand it over in an environment variable, under `server.secrets`"
+            place = (*path, index)
+            findings.add(
+                "E_SECRET_IN_ARGV", place, "everybody on the host can read commands", remedy, found="not shown"
+            )

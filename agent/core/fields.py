@@ -49,7 +49,7 @@ def wrong(code: str, message: str, remedy: str) -> PydanticCustomError:
 def _seconds(limit_s: float) -> Callable[[object], float]:
     def seconds(value: object) -> float:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            raise wrong("E_DURATION", "a duration has a unit", f"write {value}s")
+            raise wrong("E_DURATION", "a duration has a unit", f"write {value}s or {value}ms, whichever is meant")
         if not isinstance(value, str):
             raise wrong("E_TYPE", "a duration was wanted", "write 15m")
         if re.fullmatch(r"\d+(:\d+)+", value):
@@ -75,7 +75,11 @@ LongTime = Annotated[float, PlainValidator(_seconds(90 * DAY_S)), _DURATION]
 
 def _fraction(value: object) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        raise wrong("E_TYPE", "a share has a percent sign", f"write {value}%")
+        raise wrong(
+            "E_TYPE",
+            "a share has a percent sign",
+            f"write {value}%; {value * 100:g}% if {value} is a fraction",
+        )
     try:
         found = parse_percent(value if isinstance(value, str) else "")
     except ValueError:

@@ -42,8 +42,10 @@ class Hit:
     excerpt: str
 
 
-def search(runs: Path, folders: Iterable[Path], words: str, limit: int) -> list[Hit]:
+def search(runs: Path, folders: Iterable[Path], words: str, limit: int) -> tuple[list[Hit], list[str]]:
     """Return at most ``limit`` places in these runs that have the words next to each other, best first.
+
+    Second, the names of runs that could not be read to their end: what is not found may stand there.
 
     The index lies in the folder ``runs``; where that cannot be written, in memory. Raises AgentError E_SEARCH for
     words without a letter or digit.
@@ -53,16 +55,17 @@ def search(runs: Path, folders: Iterable[Path], words: str, limit: int) -> list[
     connection = _open(runs / INDEX)
     try:
         _forget(connection, runs)
-        names = []
+        names, unread = list[str](), list[str]()
         for folder in folders:
-            _index(connection, folder)
+            if not _index(connection, folder):
+                unread.append(folder.name)
             names.append(folder.name)
         # One phrase: punctuation separates words here as it does in the index, and means nothing else.
         phrase = '"' + words.replace('"', " ") + '"'
         query = """SELECT run, seq, what, snippet(text, 0, '', '', ' … ', 24) FROM text
             WHERE text MATCH ? AND run IN (SELECT value FROM json_each(?)) ORDER BY rank, run, seq LIMIT ?"""
         found = connection.execute(query, (phrase, json.dumps(names), limit)).fetchall()
-        return [Hit(*row) for row in found]
+        return [Hit(*row) for row in found], unread
     finally:
         connection.close()
 
@@ -94,9 +97,12 @@ def _forget(connection: sqlite3.Connection, runs: Path) -> None:
             connection.execute("DELETE FROM run WHERE name = ?", (name,))
 
 
-def _index(connection: sqlite3.Connection, folder: Path) -> None:
-    """Bring a run's part of the index up to date; one that is another run by now, or cut, is read anew."""
-    name = folder.name
+def _index(connection: sqlite3.Connection, folder: Path) -> bool:
+    """Bring a run's part of the index up to date; one that is another run by now, or cut, is read anew.
+
+    Returns whether its journal could be read to the end.
+    """
+    name, whole = folder.name, False
     known = connection.execute("SELECT seq, hash, log_bytes FROM run WHERE name = ?", (name,)).fetchone()
     last, log_bytes = ((known[0], known[1]), known[2]) if known else ((0, ""), 0)
     insert = "INSERT INTO text(body, run, seq, what) VALUES(?, ?, ?, ?)"
@@ -112,10 +118,12 @@ def _index(connection: sqlite3.Connection, folder: Path) -> None:
                     for what, body in _texts(journal.hydrate(entry).event):
                         connection.execute(insert, (body[:TEXT_CHARS_MAX], name, entry.seq, what))
                 last = (row[0], row[10].hex())
+            whole = True
         lines, log_bytes = _log(folder / "agent.log", log_bytes)
         connection.executemany(insert, [(line, name, 0, "agent.log") for line in lines])
         connection.execute("INSERT OR REPLACE INTO run VALUES(?, ?, ?, ?)", (name, *last, log_bytes))
         connection.execute("COMMIT")
+        return whole
     except BaseException:
         connection.execute("ROLLBACK")
         raise

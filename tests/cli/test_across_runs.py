@@ -121,6 +121,17 @@ def test_search(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found(capsys, runs, "speculative_num_steps=2")
 
 
+def test_what_cannot_be_read_is_not_nowhere(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A journal that is cut: what is found elsewhere counts, what is not found is not known."""
+    path = runs / "eagle3-wedged" / "journal.db"
+    path.write_bytes(path.read_bytes()[:9000])
+    assert main(["search", "nowhere-at-all", "--runs", str(runs)]) == 7
+    said = capsys.readouterr()
+    assert "eagle3-wedged: its journal cannot be read to the end" in said.err
+    assert "in 1 runs that can be read" in said.out
+    assert main(["search", "Goal Met", "--runs", str(runs)]) == 0
+
+
 def test_the_index_is_a_cache(runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Damaged or unwritable, it is done without; the journals are only read."""
     before = {path: path.read_bytes() for path in runs.rglob("journal.db")}
