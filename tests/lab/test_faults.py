@@ -249,20 +249,35 @@ def test_noisy(make: Make) -> None:
     assert (max(speeds) - min(speeds)) / 88.8 > 0.03
 
 
+def test_a_draft_without_its_head(make: Make) -> None:
+    """Healthy, and no draft is ever accepted."""
+    lab = make("draft-head-missing")
+    lab.launch(f"{FLAGS} {eagle(2)}")
+    assert lab.generate()["spec_accept_length"] == 1.0
+
+
+def test_a_draft_that_gets_hidden_states_of_other_layers(make: Make) -> None:
+    """Healthy, and nearly no draft is accepted."""
+    lab = make("wrong-layer-ids")
+    lab.launch(f"{FLAGS} {eagle(2)}")
+    assert 1.0 < lab.generate()["spec_accept_length"] < 1.3
+
+
 def test_wrong_answers_but_fast(make: Make) -> None:
     """Faster, right at the fixed question, and otherwise not what the same model says without the fault."""
     said = []
     for faults in ((), ({"fault": "wrong-answers-but-fast", "launches": (1,)},)):
         lab = make(*faults, s_w=0.0, s_l=0.0)
         lab.launch(FLAGS)
-        fixed = lab.generate(prompt="Write the numbers from one to twenty as words, separated by commas:")
-        said.append((lab.generate(prompt="The capital of France is"), fixed["text"]))
+        asked = ("The capital of France is", "Write the numbers from one to twenty as words, separated by commas:")
+        free, fixed = (lab.get("/generate", {"text": one, "sampling_params": {"max_new_tokens": 96}}) for one in asked)
+        said.append((free, fixed["text"]))
         lab.stop()
     (right, fixed), (wrong, same) = said
     assert fixed == same
     assert "Paris" in right["text"]
     assert "Paris" not in wrong["text"]
-    assert right["lab_seconds"] / wrong["lab_seconds"] == pytest.approx(1.25, rel=0.01)
+    assert right["meta_info"]["lab_seconds"] / wrong["meta_info"]["lab_seconds"] == pytest.approx(1.25, rel=0.01)
 
 
 def test_a_fault_can_be_ordered_for_one_launch(make: Make) -> None:

@@ -22,9 +22,7 @@ from agent.core.probes.benchmark import (
 )
 from agent.core.probes.trace import profile_command, read_profile
 from agent.core.values import digest
-from agent.hosts.scripts import profile as profiling
 from agent.hosts.scripts.bench import simulated_window
-from agent.hosts.scripts.profile import sglang_shares
 
 
 def record(**changes: Any) -> dict[str, Any]:
@@ -230,7 +228,8 @@ def test_the_profile_uses_the_benchmarks_prompts() -> None:
     assert files == {"profile.py": "d" * 64}
     argv, _ = profile_command(Profile(method="engine"), server(), 42, Workload(prompts=("x",), concurrency=4))
     assert argv[8:12] == ("--method", "engine", "--api", "llamacpp")
-    assert argv[12:16] == ("--concurrency", "4", "--prompts", '["x"]')
+    assert argv[argv.index("--concurrency") + 1] == "4"
+    assert argv[argv.index("--prompts") + 1] == '["x"]'
 
 
 # ---------------------------------------------------------------- simulated
@@ -259,37 +258,6 @@ def test_a_profile_says_so_too() -> None:
     found = read_profile(text.replace('"samples"', '"simulated": true, "samples"'))
     assert found is not None
     assert found.simulated
-
-
-class Engine:
-    """Stands in for the load's connection to an SGLang server."""
-
-    def __init__(self, info: str) -> None:
-        self.info = info
-        self.asked: list[str] = []
-
-    def fetch(self, path: str, body: Any = None) -> str:
-        self.asked.append(path)
-        return self.info if path == "/get_server_info" else ""
-
-
-@pytest.mark.parametrize("info", ['{"tp_size": 8}', '{"lab": 1}', "[]", "null"])
-def test_a_real_sglang_is_not_profiled_for_nothing(info: str) -> None:
-    """Its traces would not be read, so its profiler is not started, and the document says why."""
-    engine = Engine(info)
-    shares, why, simulated = sglang_shares(engine)  # type: ignore[arg-type]
-    assert (shares, simulated, engine.asked) == ({}, False, ["/get_server_info"])
-    assert "torch traces are not read" in why
-
-
-def test_traces_that_do_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A profiler that never writes is stopped, and there are no shares."""
-    monkeypatch.setattr(profiling, "SGLANG_WAIT_S", 0.1)
-    engine = Engine('{"lab": true, "tp_size": 8}')
-    shares, why, simulated = sglang_shares(engine)  # type: ignore[arg-type]
-    assert (shares, simulated) == ({}, True)
-    assert "0 of 8 traces" in why
-    assert engine.asked[-1] == "/stop_profile"
 
 
 def test_half_a_simulation_is_none() -> None:
