@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -52,12 +53,17 @@ class Loop:
 
 
 class Lab:
-    """A box that is up, and short ways to use it."""
+    """A box that is up, and short ways to use it. ``servers`` are the sessions of those that it runs."""
 
     def __init__(self, loop: Loop, spec: LabSpec, folder: Path) -> None:
         self.loop, self.spec = loop, spec
         self.box = LabBox(spec, folder)
+        self.servers: list[int] = []
         loop.run(self.box.__aenter__())
+        if spec.existing is not None:
+            owner = re.search(r"pid=(\d+)", self.sh(f"ss -Hltnp 'sport = :{spec.port}'"))
+            assert owner is not None
+            self.servers.append(int(self.sh(f"ps -o sid= -p {owner[1]}")))
 
     def close(self) -> None:
         self.loop.run(self.box.close())
@@ -89,6 +95,7 @@ class Lab:
         """Start a server as a campaign would: own session, streams to a file. Return its pid in the box."""
         out = self.sh(f"cd; env {env} setsid python3 -m sglang.launch_server {flags} >{log} 2>&1 </dev/null & echo $!")
         pid = int(out)
+        self.servers.append(pid)
         if wait:
             self.until(lambda: self.code() == 200, "health 200")
         return pid
@@ -110,9 +117,19 @@ class Lab:
         metas = [self.generate(prompt=f"Prompt {number}") for number in range(repeats)]
         return sum(meta["completion_tokens"] for meta in metas) / sum(meta["lab_seconds"] for meta in metas)
 
+    def processes(self, pid: int) -> list[int]:
+        """Return what lives of the session that this server began: itself and its workers, also when it is gone."""
+        return [int(word) for word in self.status(f"ps -o pid= -s {pid}")[1].split()]
+
+    def signal(self, name: str, *servers: int) -> None:
+        """Send a signal to every process of these servers, by the pids that their sessions list."""
+        pids = " ".join(str(pid) for server in servers for pid in self.processes(server))
+        self.status(f"kill -{name} {pids}" if pids else "true")
+
     def stop(self) -> None:
-        """Kill every server process and wait until the memory is free."""
-        self.status("pkill -9 -f '[s]glang'; true")
+        """Kill every process of the servers that were launched here, and wait until the memory is free."""
+        self.signal("KILL", *self.servers)
+        self.servers.clear()
         self.until(lambda: set(self.used()) == {0}, "memory free")
 
     def used(self) -> list[int]:

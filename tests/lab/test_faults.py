@@ -42,7 +42,7 @@ def test_zombie_workers(make: Make) -> None:
     """Zombie workers."""
     lab = make("zombie-workers")
     pid = lab.launch(FLAGS)
-    lab.sh(f"kill -TERM {pid}; pkill -TERM -f '[s]glang::'")
+    lab.signal("TERM", pid)
     lab.until(lambda: lab.status(f"kill -0 {pid}")[0] != 0, "the server is gone")
     time.sleep(0.3)
     assert lab.code() == 0, "the port is free"
@@ -200,9 +200,9 @@ def test_unbalanced(make: Make) -> None:
 def test_slow_release(make: Make) -> None:
     """Slow release."""
     lab = make({"fault": "slow-release", "seconds": 1.2})
-    lab.launch(FLAGS)
+    pid = lab.launch(FLAGS)
     ended = time.monotonic()
-    lab.sh("pkill -9 -f '[s]glang'")
+    lab.signal("KILL", pid)
     time.sleep(0.8 - (time.monotonic() - ended))
     assert min(lab.used()) > 89_000
     lab.until(lambda: sum(lab.used()) == 0, "free")

@@ -95,7 +95,7 @@ def test_memory_is_free_a_while_after_the_end_and_not_before(make: Make) -> None
     lab = make(release_s=(0.4, 0.5))
     pid = lab.launch(FLAGS)
     ended = time.monotonic()
-    lab.sh(f"kill -9 {pid}; pkill -9 -f '[s]glang::'; true")
+    lab.signal("KILL", pid)
     assert sum(lab.used()) > 700_000, "nobody lives, the driver still cleans up"
     assert lab.sh("nvidia-smi --query-compute-apps=pid --format=csv,noheader") == ""
     lab.until(lambda: sum(lab.used()) == 0, "free")
