@@ -192,7 +192,10 @@ def lines(name: str, found: Diagnosis) -> list[str]:
 
     verdict = found.verdict
     engine = str(found.parsed.get("engine", ""))
-    what = " ".join(word for word in (NAMES.get(found.kind, found.kind), engine, found.version) if word)
+    kind = NAMES.get(found.kind, found.kind)
+    if found.kind == "server_log" and not engine and "engine" in found.parsed:
+        kind = "nothing that is known here"  # it was read as a log because it is no other kind
+    what = " ".join(word for word in (kind, engine, found.version) if word)
     out = [f"{verdict.result}{f' {verdict.finding}' if verdict.finding else ''}  {one_line(name, 80)} ({what})"]
     if verdict.also:
         out.append(f"  also    {', '.join(verdict.also)}")

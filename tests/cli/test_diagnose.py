@@ -85,13 +85,35 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def test_a_context_beside_the_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was asked for can come from a file of its own."""
+    """What was asked for can come from a file of its own; a log that says "I changed it" passes only with that."""
     log = CASES / "11-log-num-draft-tokens-overridden" / "input.txt"
-    assert main(["diagnose", str(log)]) == 0
+    assert main(["diagnose", str(log)]) == 6
+    said = capsys.readouterr().out
+    assert "speculative-num-draft-tokens, now 2" in said
+    assert "max-running-requests" not in said, "that was chosen because nobody had said anything"
+    assert "--context FILE" in said
     context = tmp_path / "asked.json"
-    context.write_text('{"requested": {"speculative_num_draft_tokens": 16}}')
-    assert main(["diagnose", str(log), "--context", str(context)]) == 3
-    assert "CONFIG_OVERRIDDEN" in capsys.readouterr().out
+    for asked, code, word in (({"speculative_num_draft_tokens": 16}, 3, "CONFIG_OVERRIDDEN"),
+                              ({"speculative_num_draft_tokens": 2}, 0, "PASS")):  # fmt: skip
+        context.write_text(json.dumps({"requested": asked}))
+        assert main(["diagnose", str(log), "--context", str(context)]) == code
+        assert word in capsys.readouterr().out
+
+
+def test_a_lost_gpu_counts_where_nobody_says_how_many_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is lost is not among those that answer, so that "3 of 3" is never said of it."""
+    assert main(["diagnose", str(CASES / "05-gpu-lost-partial-rows" / "input.txt")]) == 3
+    assert "3 of 4 GPUs answer" in capsys.readouterr().out
+
+
+def test_what_is_no_log_is_not_named_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Text of nothing known is not headed with an engine's name."""
+    (tmp_path / "x.txt").write_text("lorem ipsum\ndolor sit amet\n")
+    assert main(["diagnose", str(tmp_path / "x.txt")]) == 6
+    head = capsys.readouterr().out.splitlines()[0]
+    assert head.startswith("UNKNOWN")
+    assert "sglang" not in head
+    assert "server log" not in head
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def read(text: str, context: dict[str, Any]) -> Diagnosis:
     asked = whole(context.get("expected_gpu_count"))
     ours = _devices(context.get("our_gpus"))
     evidence = evidence_of(
-        gpus=len(ours) if ours is not None else asked if asked is not None else len(gpus),
+        gpus=len(ours) if ours is not None else asked if asked is not None else len(gpus) + _gone(table),
         answers=answers,
         ours=frozenset({"run"} if mine else ()),
         baseline=_baseline(context.get("baseline_mib"), gpus),
@@ -89,6 +89,16 @@ def read(text: str, context: dict[str, Any]) -> Diagnosis:
     parsed = _parsed(table, apps, dirty, blind) | {"rc": main.status}
     pieces = (piece.removeprefix("GPU-") if ":" in piece else piece for piece in shows)
     return Diagnosis(verdict, parsed, shows=tuple(piece for piece in pieces if piece))
+
+
+_DEVICE = re.compile(r"(?:GPU)?[ :]?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)")
+
+
+def _gone(table: GpuTable | None) -> int:
+    """Return how many devices the tool names as lost: they are of this host too, where nobody says how many it has."""
+    if table is None or table.finding is not Finding.GPU_LOST:
+        return 0
+    return max(1, len({match[1] for line in table.errors if (match := _DEVICE.search(line))}))
 
 
 def _looks(found: Sequence[Block]) -> list[dict[str, Block]]:

@@ -76,6 +76,8 @@ def read_scan(found: LogScan, context: dict[str, Any]) -> Diagnosis:
     parsed = facts(kind, evidence, start, texts, context)
     blank = start.phase == "" and start.accept_len is None and not _asked(context)
     if blank and verdict.finding is None and verdict.result in (Result.PASS, Result.WAIT):
+        # The first engine was tried for want of a better one: to name it would be a guess.
+        parsed = {**parsed, "engine": ""}
         verdict = unknown("no line of a known kind of server is in it", "a log of sglang, vLLM or llama.cpp")
     shown = [line for piece in shows for line in lines if piece and piece in line.text]
     shown = shown or [line for line in lines if causes and causes[0].text[:80] in line.text]
@@ -182,9 +184,7 @@ def _verdict(
         return failed(finding, f"the log says: {line[:160]}", "no fatal line", REMEDY.get(finding, ""), also), (line,)
     guards: list[Guard] = []
     if context.get("requested"):
-        allowed = context.get("allowed_overrides")
-        names = tuple(str(name) for name in allowed) if isinstance(allowed, (list, tuple)) else ()
-        guards.append(EffectiveConfig(allow_overrides=names))
+        guards.append(EffectiveConfig(allow_overrides=_allowed(context)))
     if context.get("requested_env"):
         guards.append(EnvApplied())
     found = judge_all([Progressing(), *guards], evidence)
@@ -194,6 +194,10 @@ def _verdict(
     verdict = worst_of(found)
     if verdict.result is Result.PASS and start.phase != "READY" and not guards and start.accept_len is None:
         verdict = verdict.model_copy(update={"result": Result.WAIT, "wanted": "the log's word that it is up"})
+    if verdict.result is Result.PASS and not context.get("requested"):
+        changed = _changed(kind, texts, context)
+        verdict = changed[0] if changed is not None else verdict
+        serving = changed or serving
     shows: tuple[str, ...] = ("is adjusted to", "is reset to", "server_args=", "with config: ")
     if serving is not None and verdict is serving[0]:
         shows = serving[1]
@@ -204,6 +208,31 @@ def _verdict(
     elif verdict.finding is None:
         shows = ("fired up and ready", "Application startup complete", "model loaded", texts[-1])
     return verdict, shows
+
+
+def _allowed(context: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the flags that may be changed, as the context names them."""
+    allowed = context.get("allowed_overrides")
+    return tuple(str(name) for name in allowed) if isinstance(allowed, (list, tuple)) else ()
+
+
+def _changed(
+    kind: ServerKind, texts: tuple[str, ...], context: Mapping[str, Any]
+) -> tuple[Verdict, tuple[str, ...]] | None:
+    """Judge words of the engine that it changed flags, where nobody says what was asked for: that is not known."""
+    told = getattr(kind, "announced", lambda lines: ())
+    # What it chose because nothing was said is no change of what was asked for.
+    shows = tuple(line for line in texts if "override this by explicitly setting" not in line and told((line,)))
+    flags = set(told(shows)) - {name.replace("_", "-") for name in _allowed(context)}
+    if not flags:
+        return None
+    effective = kind.effective({}, texts)
+    values = effective.values if effective else {}
+    named = ", ".join(f"{flag}, now {values[flag]}" if flag in values else flag for flag in sorted(flags)[:4])
+    remedy = 'say what was asked for: --context FILE with {"requested": {"FLAG": VALUE}}'
+    saw = f"it is up, and it says that it changed a flag: {named}"
+    verdict = unknown(saw, "what was asked for, to compare with what is in effect")
+    return verdict.model_copy(update={"remedy": remedy}), shows
 
 
 def _serving(
