@@ -82,7 +82,12 @@ class HostError(AgentError):
 
 @dataclass
 class JournalError(AgentError):
-    """The journal cannot be written, read or believed."""
+    """The journal cannot be written, read or believed; or it is in use, or in the way, and nothing is wrong with it."""
 
     code: str = "E_JOURNAL"
     exit: Exit = field(default=Exit.JOURNAL, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Who asks for a journal that somebody else writes, or for a place that is taken, is not told of damage."""
+        if self.code in ("E_JOURNAL_LOCKED", "E_JOURNAL_EXISTS"):
+            self.exit = Exit.USAGE

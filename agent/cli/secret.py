@@ -9,25 +9,39 @@ import os
 import secrets
 import stat
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from agent.core.plan import Plan, SecretSource
 from agent.core.redact import SECRET_CHARS_MIN, Secret
-from agent.errors import AgentError, Exit
+from agent.errors import AgentError, PlaybookError, Problem
 
 
 def resolve(plan: Plan) -> dict[str, Secret]:
-    """Return every secret of the plan by name; a source that gives nothing is an error that names it."""
-    return {name: Secret(_value(name, source)) for name, source in plan.secrets.items()}
+    """Return every secret of the plan by name; an error names every source that gives nothing, with what to do."""
+    return _values(plan.secrets)
 
 
 def of_hosts(plan: Plan) -> dict[str, Secret]:
     """Return those secrets only without which a host cannot be reached: what sudo is given there."""
     names = [host.sudo_password for host in plan.hosts.values() if host.sudo_password]
-    return {name: Secret(_value(name, plan.secrets[name])) for name in names}
+    return _values({name: plan.secrets[name] for name in names})
 
 
-def _value(name: str, source: SecretSource) -> str:
+def _values(sources: Mapping[str, SecretSource]) -> dict[str, Secret]:
+    found: dict[str, Secret] = {}
+    problems = []
+    for name, source in sources.items():
+        try:
+            found[name] = Secret(_value(source))
+        except AgentError as error:
+            problems.append(Problem("E_SECRET", error.what, field=f"secret {name}", remedy=error.remedy))
+    if problems:
+        raise PlaybookError(f"{len(problems)} secrets give nothing", code="E_SECRET", problems=tuple(problems))
+    return found
+
+
+def _value(source: SecretSource) -> str:
     if source.env is not None:
         value = os.environ.get(source.env, "")
         where = f"environment variable {source.env}"
@@ -35,9 +49,9 @@ def _value(name: str, source: SecretSource) -> str:
         path = Path(source.file).expanduser()
         where = f"file {source.file}"
         if not path.is_file():
-            raise _error(name, f"{where} does not exist", "create it with mode 0600")
+            raise _error(f"{where} does not exist", "create it with mode 0600")
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
-            raise _error(name, f"{where} can be read by others", f"chmod 600 {source.file}")
+            raise _error(f"{where} can be read by others", f"chmod 600 {source.file}")
         value = path.read_text().strip()
     else:
         command = source.command or ()
@@ -45,15 +59,15 @@ def _value(name: str, source: SecretSource) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         value = done.stdout.strip() if done.returncode == 0 else ""
     if not value:
-        raise _error(name, f"{where} gives nothing", "set it, or take the secret out of the playbook")
+        raise _error(f"{where} gives nothing", "set it, or take the secret out of the playbook")
     if len(value) < SECRET_CHARS_MIN:
         remedy = "a shorter one cannot be told from ordinary text, so it could not be kept out of the journal"
-        raise _error(name, f"{where} gives fewer than {SECRET_CHARS_MIN} characters", remedy)
+        raise _error(f"{where} gives fewer than {SECRET_CHARS_MIN} characters", remedy)
     return value
 
 
-def _error(name: str, what: str, remedy: str) -> AgentError:
-    return AgentError(f"secret {name}: {what}", remedy, "E_SECRET", exit=Exit.USAGE)
+def _error(what: str, remedy: str) -> AgentError:
+    return AgentError(what, remedy, "E_SECRET")
 
 
 def state_folder() -> Path:

@@ -243,7 +243,7 @@ def test_one_writer(tmp_path: Path) -> None:
         with refused("E_JOURNAL_LOCKED") as caught:
             Journal.open_writer(tmp_path)
         assert f"pid {os.getpid()} on {os.uname().nodename}" in caught.value.what
-        assert caught.value.exit == Exit.JOURNAL
+        assert caught.value.exit == Exit.USAGE, "nothing is wrong with the journal"
         with refused("E_JOURNAL_LOCKED"):
             new_journal(tmp_path)
         assert journal.count() == 1
