@@ -228,6 +228,7 @@ def checkout(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.real
+@pytest.mark.timeout(560)  # two campaigns as a reader sees them: minutes, and more where others use the machine
 def test_the_tutorial_runs(checkout: Path) -> None:
     """Every command of the tutorial, one after another in one shell: exit codes, and what it should say."""
     steps = tutorial()
