@@ -95,7 +95,9 @@ ag_halt() { # SIGNAL EPOCH ENGINE ID: a signal to a container that the playbook 
   case $4 in *[!0-9a-f]*) echo "ERR id"; return 64;; esac; [ ${#4} -eq 64 ] || { echo "ERR id"; return 64; }
   [ -d "$base" ] || { echo "FENCED 0"; return 75; }
   ag_fence || return
-  if ag_engine kill -s "$sig" "$4" >/dev/null; then echo "SENT $4"; return; fi
+  k=$(ag_engine inspect --type container -f '{{index .Config.Labels "agent.job"}}' "$4") && looked=1 || looked=''
+  ! ag_working "$k" || return 75
+  if [ "$looked" ] && ag_engine kill -s "$sig" "$4" >/dev/null; then echo "SENT $4"; return; fi
   ids=$(ag_engine ps -q --no-trunc --filter "id=$4") || { echo "ERR $eng does not answer"; return 70; }
   if [ "$ids" ]; then echo "REFUSED $4"; else echo "GONE $4"; fi
 }

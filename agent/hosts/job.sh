@@ -210,9 +210,11 @@ ag_signal() { # SIGNAL EPOCH KEY|- PID:START...
   case $sig in TERM|KILL|INT) ;; *) echo "ERR signal"; return 64;; esac
   [ -d "$base" ] || { echo "FENCED 0"; return 75; }
   ag_fence || return
-  own='' box=''; if [ "$k" != - ]; then ag_key "$k" || return
+  own='' box='' key=''; if [ "$k" != - ]; then ag_key "$k" || return
     ag_proven || { echo "ERR the container engine of $key does not answer"; return 70; }
     own=$(ag_members) || { echo "ERR sup of $key cannot be read"; return 70; }; fi
+  # What a playbook names may match what another campaign works with at this moment: then nothing is sent at all.
+  shared=''; [ "$(wc -l <"$base/lease")" -lt 2 ] || shared=1
   line=' ' q=$$; while [ "$q" -gt 1 ]; do line="$line$q "; ag_gone "$q" && break; q=$P; done
   send=''
   for w; do
@@ -221,7 +223,8 @@ ag_signal() { # SIGNAL EPOCH KEY|- PID:START...
     [ "$p" -gt 1 ] || { echo "REFUSED $p"; continue; }
     if ag_gone "$p"; then echo "GONE $p"; continue; fi
     [ "$T" = "$t" ] || { echo "REFUSED $p"; continue; }
-    if [ "$k" != - ]; then printf '%s\n' "$own" | grep -q "^$p $t " || { echo "REFUSED $p"; continue; }; fi
+    if [ "$key" ]; then printf '%s\n' "$own" | grep -q "^$p $t " || { echo "REFUSED $p"; continue; }
+    elif [ "$shared" ]; then ag_job_of "$p"; ! ag_working "$k" || return 75; fi
     send="$send $p:$t"
   done
   [ "$send" ] || return 0

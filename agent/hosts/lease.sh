@@ -1,9 +1,9 @@
 # The agent's folder on a host, and the leases in it: who may do what there, told apart by numbers that only grow.
 # Part of the host script; see probe.sh.
-ag_gone() { # PID: whether there is no such process, or only its zombie; sets S (state), P (parent), T (start time, field 22)
-  S='' P=0 T='' x=''; { while IFS= read -r l; do x="$x $l"; done <"/proc/$1/stat"; } 2>/dev/null || return 0
+ag_gone() { # PID: whether there is no such process, or only its zombie; sets S (state), P (parent), L (leader), T (start time, field 22)
+  S='' P=0 L=0 T='' x=''; { while IFS= read -r l; do x="$x $l"; done <"/proc/$1/stat"; } 2>/dev/null || return 0
   case $x in *') '*) ;; *) return 0;; esac
-  set -- ${x##*) }; S=$1 P=$2 T=${20-}; [ "$S" = Z ] || [ "$S" = X ]
+  set -- ${x##*) }; S=$1 P=$2 L=${4-} T=${20-}; [ "$S" = Z ] || [ "$S" = X ]
 }
 ag_number() { case $1 in ''|*[!0-9]*) return 1;; esac; }
 ag_put() { printf '%s\n' "$2" >"$1.t" && mv -f "$1.t" "$1"; }
@@ -103,6 +103,29 @@ ag_fence() { # takes the host's lock on fd 8 and looks for the lease of our epoc
   ag_number "$epoch" && [ "$epoch" -gt 0 ] && ag_held_by "$epoch" || { echo "FENCED $cur"; return 75; }
   ag_sweep
   ag_renew
+}
+ag_working() { # KEY: says, as for a lease, which other campaign works here under whose lease the job is; fails where none does
+  [ "$1" ] || return 1
+  while read -r o n b u ttl held since; do
+    case $1 in "$(printf %.8s "$o")"-*) ;; *) continue;; esac
+    [ "$n" != "$epoch" ] && [ "$b" = "$boot" ] && [ "$ttl" -gt 0 ] && [ $((u+ttl)) -ge "$up" ] || continue
+    echo "BUSY $o epoch $n age $((up-u)) s resource ${held:-host} since $((up-${since:-$u})) s"; return 0
+  done 2>/dev/null <"$base/lease"
+  return 1
+}
+ag_job_of() { # PID: sets k, the key of the job that a process is of: by environment, control group, parents, session; '' = of none
+  k='' q=$1
+  while [ "$q" -gt 1 ] && [ -z "$k" ]; do
+    k=$(tr '\000\n' '\n ' <"/proc/$q/environ" | sed -n 's/^AGENT_RUN_KEY=//p; s/^AGENT_CONTAINER=//p' | head -n 1)
+    [ "$k" ] || k=$(sed -n 's|.*/agent/\([A-Za-z0-9._-]*\)$|\1|p' "/proc/$q/cgroup" | head -n 1)
+    ag_gone "$q" && break; q=$P
+  done 2>/dev/null
+  [ -z "$k" ] && ! ag_gone "$1" && [ "$L" -gt 1 ] || return 0
+  q=$L
+  for f in $(grep -l "^$q [0-9]* $boot " "$base"/runs/*/sup 2>/dev/null); do
+    # Whoever has the number now leads that session only if it is the one that was recorded, or is gone.
+    read -r _ x _ <"$f"; if ag_gone "$q" || [ "$T" = "$x" ]; then f=${f%/sup} k=${f##*/}; fi
+  done
 }
 ag_keep() { # EPOCH: renew the lease in passing, without waiting for anybody
   epoch=$1; ag_number "$epoch" && [ "$epoch" -gt 0 ] || return 0

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.core.actions import Acquire, Job, Start
-from agent.core.observations import Completed, Outcome, Refused
+from agent.core.actions import Acquire, Job, Owned, Signal, Start, Target
+from agent.core.observations import Completed, Outcome, Refused, read_owned
+from tests.support.sshd import start_time
 
 from .world import Campaign, Way, fresh_key, run
 
@@ -112,6 +113,41 @@ def test_the_same_owner_renews_changes_and_gives_back(here: Way) -> None:
             assert said(await take(one, "one", ttl_s=0, over=2)) == "EPOCH 1"
             assert said(await take(two, "two")) == "EPOCH 3"
             assert not await works(one)
+
+    run(body())
+
+
+def test_what_another_campaign_works_with_gets_no_signal(here: Way) -> None:
+    """However well a playbook's words match it, and whoever said yes; not a part of the list is sent then.
+
+    Told by the job's key in the environment and, of a process without one, by its session. A finished campaign's
+    server, which no lease stands for any more, is the operator's to name.
+    """
+
+    async def body() -> None:
+        async with here.open(acquire=False) as one, here.open(acquire=False) as two:
+            await take(one, "aaaa0001:ada", "gpu0")
+            await take(two, "bbbb0002:bob", "gpu1")
+            key, _ = await two.start("sh", "-c", "sleep 311 & env -i sleep 312 & wait", key="bbbb0002-1", role="server")
+            found: dict[str, Target] = {}
+            while not {"sleep 311", "sleep 312"} <= set(found):
+                outcome = await two.do(Owned(host="box", keys=(key,)))
+                assert isinstance(outcome, Completed)
+                found = {p.argv: Target(pid=p.pid, start=p.start) for p in read_owned(outcome.out.string())}
+            with subprocess.Popen(["sleep", "313"]) as stranger:
+                free = Target(pid=stranger.pid, start=start_time(stranger.pid) or 0)
+                for argv in ("sleep 311", "sleep 312"):
+                    named = Signal(host="box", signal="KILL", targets=(free, found[argv]))
+                    outcome = await one.do(named)
+                    assert isinstance(outcome, Refused), outcome
+                    assert outcome.code == "BUSY"
+                    assert said(outcome) == "BUSY bbbb0002:bob epoch 2 age A s resource gpu1"
+                    assert start_time(free.pid) == free.start
+                    assert start_time(found[argv].pid) == found[argv].start
+                await take(two, "bbbb0002:bob", "gpu1", ttl_s=0)
+                outcome = await one.do(Signal(host="box", signal="KILL", targets=(free, *found.values())))
+                assert isinstance(outcome, Completed), outcome
+                assert outcome.out.string().count("SENT") == 1 + len(found)
 
     run(body())
 

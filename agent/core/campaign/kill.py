@@ -8,7 +8,7 @@ from ..actions import Action, Ask, Owned, Signal, Start, Target
 from ..containers import replaced
 from ..evidence import Answer
 from ..guards import failed, passed, unknown, waiting
-from ..observations import Completed, read_owned
+from ..observations import Completed, Refused, read_owned
 from ..probes import processes as procs
 from ..probes import sockets as socks
 from ..probes.containers import Container as Running
@@ -16,6 +16,7 @@ from ..probes.containers import read_containers
 from ..values import Finding, Verdict, digest
 from .common import TRIES, Context, Step, again, known, look_action, owned_action, poll
 from .keep import keep
+from .lease import refused
 
 GRACE_S = 15.0
 """How long a server may take to end after TERM before it gets KILL."""
@@ -142,6 +143,8 @@ def do_kill(context: Context) -> Step:
         return Step(ask=again(context), verdict=verdict) if more else Step(done=True, verdict=verdict)
     if any(answer.outcome is None for answer in context.visit.of("signal")):
         return Step()
+    if (busy := _others(context)) is not None:
+        return Step(done=True, verdict=busy)
     if not prey.any:
         sent = len(context.visit.of("signal"))
         return Step(done=True, verdict=passed(f"{_ended(context)} ended, none is left" if sent else "nothing to end"))
@@ -156,6 +159,17 @@ def do_kill(context: Context) -> Step:
         if not kept.done:
             return kept
     return _next_signal(context, prey)
+
+
+def _others(context: Context) -> Verdict | None:
+    """Say that what the playbook names is what another campaign works with: its host sent no signal. None = it is not."""
+    for answer in context.visit.of("signal"):
+        if isinstance(answer.outcome, Refused) and answer.outcome.code == "BUSY":
+            said = refused(answer.outcome.text, context.evidence.server.host)
+            saw = f"`server.replaces` matches what another campaign works with: {said.saw}"
+            remedy = "narrow `replaces` (its port, its user), or wait for that campaign; nothing was signalled"
+            return failed(Finding.FOREIGN, saw, "a server that nobody works with", remedy)
+    return None
 
 
 def end_jobs(context: Context) -> Step:
