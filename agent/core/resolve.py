@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..errors import AgentError, PlaybookError, Problem
 from . import plan
 from .check import Findings, check_words, read
+from .devices import VISIBLE, is_device
 from .playbook import Playbook, Replaces, SecretSource
 from .playbook_search import Add
 from .probes.benchmark import METRICS
@@ -167,6 +168,7 @@ class _Resolver:
             remedy = "give the engine's own flags, and `gpus`"
             path: Path = ("server", "tensor_parallel")
             self.findings.add("E_CONFLICT", path, f"{own.kind} has no flag for it", remedy, key=True)
+        self.devices(env, gpus)
         return plan.Server(
             kind=own.kind,
             host=self.host(),
@@ -183,6 +185,21 @@ class _Resolver:
             flag_form=self.flag_form(),
             container=resolve_container(own, flags, self.findings),
         )
+
+    def devices(self, env: Mapping[str, str], gpus: int) -> None:
+        """Refuse words that show the server no GPU, or fewer than it uses."""
+        for name in VISIBLE:
+            words = [word.strip() for word in env.get(name, "").split(",")]
+            if name not in env or not gpus:
+                continue
+            path: Path = ("server", "env", name)
+            wrong = next((word for word in words if not is_device(word)), None)
+            if wrong is not None:
+                remedy = "write indices (`0,1`) or UUIDs (`GPU-8f3a…`), as nvidia-smi -L prints them"
+                self.findings.add("E_VALUE", path, f"{wrong!r} names no GPU", remedy)
+            elif len(set(words)) < max(gpus, len(words)):
+                message = f"it shows {len(set(words))} different GPUs, and the server uses {gpus}"
+                self.findings.add("E_CONFLICT", path, message, f"name {gpus}, or set `tensor_parallel` or `gpus`")
 
     def flag_form(self) -> tuple[str, ...]:
         """Return how flags are written; refused where the engine knows better, or where the value would be lost."""

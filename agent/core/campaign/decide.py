@@ -24,7 +24,7 @@ from . import choices, inquiry
 from .common import Context, Step, again, inputs_action, merge, sure
 from .examine import passed_states, told_guards
 from .keep import REPLACED
-from .lease import lease_of, refused
+from .lease import lease_of, look_up, refused
 from .parts import LANE, Visit
 from .state import Campaign, is_cancelled
 from .steps import STEPS
@@ -352,6 +352,11 @@ def _move(
 
 def _renewal(campaign: Campaign, context: Context) -> list[Any] | None:
     """Take the lease again after a resume, or hold; None when there is nothing (more) to be done about it."""
+    step = look_up(context, f"devices-{campaign.resumes}")
+    if step.verdict is not None:
+        return _leave(campaign, context, "fenced", f"the lease cannot be taken again: {step.verdict.saw}")
+    if not step.done:
+        return list(_requests(context, step.ask))
     role = f"renew-{campaign.resumes}"
     step = sure(context, role, lease_of(campaign))
     if not step.done:

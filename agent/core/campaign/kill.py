@@ -162,7 +162,7 @@ def do_kill(context: Context) -> Step:
 
 
 def _others(context: Context) -> Verdict | None:
-    """Say that what the playbook names is what another campaign works with: its host sent no signal. None = it is not."""
+    """Say that another campaign works with what the playbook names, so that the host sent nothing; None = none does."""
     for answer in context.visit.of("signal"):
         if isinstance(answer.outcome, Refused) and answer.outcome.code == "BUSY":
             said = refused(answer.outcome.text, context.evidence.server.host)

@@ -2,37 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import re2 as re
 
-from ..actions import Acquire
-from ..guards import failed
+from ..actions import Acquire, Probe
+from ..devices import by_uuid, chosen, meant, varied
+from ..guards import failed, unknown
 from ..plan import Plan
-from ..values import Finding, Verdict, duration_text
+from ..probes.gpu import Gpu, GpuTable, gpus_section
+from ..values import Finding, Result, Verdict, duration_text
+from .common import Context, Step, known, sure
 from .state import Campaign
 
 _BUSY = re.compile(r"BUSY (\S+) epoch (\d+) age (\d+) s resource (\S+)(?: since (\d+) s)?")
 
 
-def resources_of(plan: Plan) -> tuple[str, ...]:
+def words_of(plan: Plan) -> tuple[str, ...] | None:
+    """Return the words for the GPUs that every server of the plan uses; None = they cannot be told apart."""
+    return None if varied(plan) else chosen(plan.server, plan.server.env, plan.server.flags)
+
+
+def resources_of(plan: Plan, seen: Sequence[Gpu] = ()) -> tuple[str, ...]:
     """Return what of the host the plan's servers use, as leases name it; () = the whole host.
 
-    GPUs go by their index, so they are told apart only where ``CUDA_VISIBLE_DEVICES`` names indices, the same for
-    every trial; a server without it takes the first ones. Servers without GPUs share the processors: one at a time.
+    GPUs go by their index, which for a UUID is that of ``seen``. Where trials differ in their GPUs, or nothing says
+    which they are, it is the whole host. Servers without GPUs share the processors: one at a time.
     """
-    server, name = plan.server, "CUDA_VISIBLE_DEVICES"
-    axes = [axis for stage in plan.search.stages for axis in stage.axes]
-    tried = {*plan.search.env, *(axis.key for axis in axes if axis.target == "env")}
-    devices = [word.strip() for word in server.env.get(name, "").split(",")] if name in server.env else None
-    if name in tried or (devices is not None and not all(word.isdecimal() for word in devices)):
+    server = plan.server
+    if not server.gpus:
+        return ("cpu", f"port:{server.port}")
+    words = words_of(plan)
+    if words is None:
         return ()
-    used = devices if devices is not None else [str(index) for index in range(server.gpus)]
-    gpus = [f"gpu{int(index)}" for index in used] if server.gpus else ["cpu"]
-    return (*gpus, f"port:{server.port}")
+    found = (
+        [[gpu.index for gpu in meant(word, seen)] for word in words] if by_uuid(words) else [[int(w)] for w in words]
+    )
+    if not all(len(indexes) == 1 for indexes in found):
+        return ()
+    return (*(f"gpu{index}" for (index,) in found), f"port:{server.port}")
+
+
+def look_up(context: Context, role: str) -> Step:
+    """Ask the host which of its GPUs the plan's UUIDs are; done at once, without a verdict, where it names none so.
+
+    A verdict says why there can be no lease. Numbers may change with a reboot, so each controller asks anew.
+    """
+    plan = context.campaign.plan
+    if not plan.server.gpus or not by_uuid(words_of(plan)):
+        return Step(done=True)
+    step = sure(context, role, Probe(host=plan.server.host, sections=(gpus_section(),), timeout_s=60))
+    if step.done:
+        step.verdict = unmet_devices(plan, context.campaign.devices if known(context.last(role)) else None)
+    return step
+
+
+def unmet_devices(plan: Plan, table: GpuTable | None) -> Verdict | None:
+    """Say why what the plan names is no lease: a word that means no GPU of the host, or several. None = it is one."""
+    where, words = plan.server.host, words_of(plan) or ()
+    wanted = f"one GPU of {where} for each of {', '.join(words)}"
+    if table is None:
+        return unknown(f"which GPUs {where} has is not known", wanted, Finding.LOST)
+    for word in words:
+        found = meant(word, table.gpus)
+        if len(found) == 1:
+            continue
+        if table.finding is not None or table.problem:
+            return Verdict(
+                result=Result.FAIL if table.finding else Result.UNKNOWN,
+                finding=table.finding,
+                saw=f"{word} is not among the {len(table.gpus)} GPUs that answer; {table.problem}",
+                wanted=wanted,
+            )
+        listed = ", ".join(f"{gpu.index} {gpu.uuid}" for gpu in table.gpus) or "none"
+        which = "no GPU" if not found else f"{len(found)} GPUs"
+        saw = f"the server is to use {word}, which is {which} of {where}: {listed}"
+        return failed(Finding.CONFIG_INVALID, saw, wanted, "write the UUID or the index of a GPU that is listed")
+    return None
 
 
 def lease_of(campaign: Campaign, *, give_back: bool = False) -> Acquire:
     """Take or renew the lease of what this run uses, or give it back."""
-    lease = Acquire(host=campaign.server.host, owner=owner_of(campaign), resources=resources_of(campaign.plan))
+    resources = resources_of(campaign.plan, campaign.devices.gpus if campaign.devices else ())
+    lease = Acquire(host=campaign.server.host, owner=owner_of(campaign), resources=resources)
     return lease.model_copy(update={"ttl_s": 0} if give_back else {"take_over": campaign.options.take_over})
 
 

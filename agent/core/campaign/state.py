@@ -33,6 +33,7 @@ from ..evidence import Answer
 from ..machine import DONE, ENDS, FAILED, HOLD, Machine
 from ..observations import Completed, SectionResult, read_job_state, read_sections
 from ..plan import Plan, Server
+from ..probes.gpu import GpuTable, read_gpus
 from ..probes.inputs import read_inputs
 from ..values import MissingBlobError, Result
 from .edits import Edits
@@ -72,6 +73,8 @@ class Campaign:
     """Keys of servers that other runs left and that are ours to end; none once the host was verified clean."""
     kept: str = ""
     """Key of the job that kept the command of the server we replaced, or ``ENGINE ID`` of its container; '' = none."""
+    devices: GpuTable | None = None
+    """The host's GPUs as they were when a lease by UUID was asked for."""
     leased: bool = False
     """We hold the host's lease, as far as its last answer tells."""
     confirmed: set[str] = field(default_factory=set)
@@ -267,6 +270,8 @@ def _learn(campaign: Campaign, answer: Answer) -> None:
         campaign.inputs_now = read_inputs(read_sections(text))
         if campaign.options.rebase and campaign.inputs_now is not None:
             campaign.inputs = campaign.inputs_now
+    elif answer.role.startswith("devices") and text is not None:
+        campaign.devices = read_gpus(read_sections(text).get("gpus"))
     elif answer.role == "keep" and isinstance(answer.action, Follow) and isinstance(answer.outcome, Completed):
         campaign.kept = answer.action.key if answer.outcome.status == 0 else ""
     elif answer.role in ("survey", "apply", "undo") and isinstance(answer.action, Follow):

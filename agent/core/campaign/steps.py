@@ -11,7 +11,7 @@ from .change import do_change, do_survey
 from .common import Context, Step, known, look_action, owned_action, poll, probe_action, sure
 from .examine import do_test
 from .kill import do_kill
-from .lease import lease_of, refused
+from .lease import lease_of, look_up, refused
 from .measure import do_benchmark, do_script
 from .profiling import do_profile
 from .serve import do_inspect, do_launch, do_watch
@@ -19,6 +19,9 @@ from .serve import do_inspect, do_launch, do_watch
 
 def do_probe(context: Context) -> Step:
     """Take the host's lease, then look at it in one round trip."""
+    step = look_up(context, "devices")
+    if not step.done or step.verdict is not None:
+        return step
     step = sure(context, "lease", lease_of(context.campaign))
     if not step.done:
         return step

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from ..devices import names as names_gpu
 from ..probes.health import LOST_XIDS, SLOWED, Steadiness, read_steady, read_xids, steady_section, throttle_text, xids
 from ..values import Finding, Verdict
 from .base import Fraction, Guard, failed, passed, unknown
-from .view import visible_devices
+from .view import devices_of
 
 if TYPE_CHECKING:
     from ..actions import Section
@@ -112,7 +113,4 @@ def _look(evidence: Evidence, role: str) -> tuple[float, Mapping[str, SectionRes
 
 
 def _mine(evidence: Evidence, row: Steadiness) -> bool:
-    devices = visible_devices(evidence)
-    if devices is None:
-        return row.index < evidence.server.gpus
-    return str(row.index) in devices or row.uuid in devices
+    return any(names_gpu(word, row.index, row.uuid) for word in devices_of(evidence))

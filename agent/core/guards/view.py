@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..containers import cause as container_cause
 from ..containers import replaced
+from ..devices import chosen, meant
 from ..observations import JobState, SectionResult, read_job_state, read_owned, read_sections
 from ..probes.gpu import Gpu, GpuTable, read_apps, read_gpus
 from ..probes.processes import Process, read_processes, session, tree
@@ -100,19 +101,18 @@ def mine(evidence: Evidence, sections: Mapping[str, SectionResult]) -> Mine:
     return Mine(owned_processes(evidence), replaced, roots)
 
 
-def visible_devices(evidence: Evidence) -> tuple[str, ...] | None:
-    """Return what CUDA_VISIBLE_DEVICES says for this server; None when it is not set."""
-    env = {**evidence.server.env, **(evidence.trial.env if evidence.trial else {})}
-    value = env.get("CUDA_VISIBLE_DEVICES")
-    return tuple(word.strip() for word in value.split(",") if word.strip()) if value is not None else None
+def devices_of(evidence: Evidence) -> tuple[str, ...]:
+    """Return the words for the GPUs that the trial's server uses; where they cannot be told apart, the first ones."""
+    trial, server = evidence.trial, evidence.server
+    env = {**server.env, **(trial.env if trial else {})}
+    words = chosen(server, env, {**server.flags, **(trial.flags if trial else {})})
+    return words if words is not None else tuple(map(str, range(server.gpus)))
 
 
 def leased(evidence: Evidence, table: GpuTable) -> tuple[Gpu, ...]:
-    """Return the GPUs that the server uses: those it is limited to, else the first ones."""
-    devices = visible_devices(evidence)
-    if devices is None:
-        return tuple(sorted(table.gpus, key=lambda gpu: gpu.index))[: evidence.server.gpus]
-    return tuple(gpu for gpu in table.gpus if str(gpu.index) in devices or gpu.uuid in devices)
+    """Return the GPUs that the server uses, in the order of the list."""
+    words = devices_of(evidence)
+    return tuple(gpu for gpu in table.gpus if any(gpu in meant(word, table.gpus) for word in words))
 
 
 def gpu_problem(evidence: Evidence, table: GpuTable | None) -> tuple[Finding | None, str]:
@@ -181,7 +181,7 @@ def still_settling(evidence: Evidence, settle_s: float) -> bool:
     before: dict[str, int] = {}
     for at, sections in looks(evidence):
         table = read_gpus(sections.get("gpus"))
-        now = {gpu.uuid or str(gpu.index): gpu.used_mib for gpu in (table.gpus if table else ())}
+        now = {gpu.uuid or str(gpu.index): gpu.used_mib for gpu in (leased(evidence, table) if table else ())}
         if any(used is not None and used <= before.get(name, used) - 16 for name, used in now.items()):
             since = max(since, at)
         before |= {name: used for name, used in now.items() if used is not None}

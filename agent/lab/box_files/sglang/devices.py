@@ -67,9 +67,9 @@ def _still_held(spec: dict[str, Any], pid: int, start: int) -> bool:
     return time.monotonic() < free_at
 
 
-def _activity() -> int:
+def _activity(server: str) -> int:
     try:
-        age = time.time() - os.stat(f"{FOLDER}/gpu/activity").st_mtime  # noqa: PTH116 - see above
+        age = time.time() - os.stat(f"{FOLDER}/gpu/servers/{server}.work").st_mtime  # noqa: PTH116 - see above
     except OSError:
         return 0
     return 97 if age < BUSY_WINDOW_S else 0
@@ -83,7 +83,7 @@ def devices(spec: dict[str, Any]) -> list[Device]:
         if not text:
             continue
         state = json.loads(text)
-        busy = state["util"] or _activity()
+        busy = state["util"] or _activity(name.removesuffix(".json"))
         for pid, start, gpu, mib in state["ranks"]:
             if gpu >= len(found) or not mib:
                 continue
@@ -96,6 +96,22 @@ def devices(spec: dict[str, Any]) -> list[Device]:
                 found[gpu].util = max(found[gpu].util, busy)
     for device in found:
         _dress(device, spec)
+    return found
+
+
+def visible(spec: dict[str, Any], words: str | None) -> list[int]:
+    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` shows, in its order; as in CUDA the first wrong word ends it."""
+    if words is None:
+        return list(range(spec["gpus"]))
+    found: list[int] = []
+    for word in words.split(","):
+        name = word.strip()
+        fitting = [int(name)] if name.isdecimal() else []
+        if name.startswith("GPU-"):
+            fitting = [index for index, uuid in enumerate(spec["uuids"]) if uuid.startswith(name)]
+        if len(fitting) != 1 or fitting[0] >= spec["gpus"]:
+            break
+        found.append(fitting[0])
     return found
 
 

@@ -29,11 +29,11 @@ class Holders:
         """Take the server that calls as the owner."""
         self.folder = folder
         self.file = folder / "gpu" / "servers" / f"{os.getpid()}-{start_of(os.getpid())}.json"
-        self.activity = folder / "gpu" / "activity"
+        self.activity = self.file.with_suffix(".work")
         self.ranks: list[tuple[int, int, int]] = []
 
     def add(self, pid: int, gpu: int) -> None:
-        """Register a process on a GPU and have the driver watch it."""
+        """Register the process of the next rank on its GPU and have the driver watch it."""
         start = start_of(pid) or 0
         self.ranks.append((pid, start, gpu))
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as driver:
@@ -43,8 +43,8 @@ class Holders:
                 return
 
     def hold(self, mib: dict[int, int], util: int = 0) -> None:
-        """Set what each GPU's process holds now, and how busy the GPUs are."""
-        rows = [[pid, start, gpu, mib.get(gpu, 0)] for pid, start, gpu in self.ranks]
+        """Set what each rank's process holds now, and how busy the GPUs are."""
+        rows = [[pid, start, gpu, mib.get(rank, 0)] for rank, (pid, start, gpu) in enumerate(self.ranks)]
         fresh = self.file.with_suffix(f".{time.monotonic_ns()}")
         fresh.write_text(json.dumps({"server": os.getpid(), "util": util, "ranks": rows}))
         fresh.replace(self.file)

@@ -11,6 +11,7 @@ import traceback
 from typing import Any, NoReturn
 
 from . import args, log, nccl
+from .devices import visible
 from .engine import Engine, setting_of
 from .ranks import Ranks
 from .routes import Routes
@@ -80,7 +81,8 @@ def run(config: dict[str, Any]) -> int:
         log.plain(warning)
     log.say(args.server_args({**config, "chunked_prefill_size": top["chunked_prefill_size"]}))
     ignored = frozenset(world.spec["right_nccl"]) if world.fault("nccl-misspelt") else frozenset()
-    ranks = Ranks(world, config["tp_size"])
+    shown = visible(world.spec, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    ranks = Ranks(world, config["tp_size"], shown[config["base_gpu_id"] :: config["gpu_id_step"]])
     try:
         env = nccl.of_process()
         taken = nccl.applied(env, ignored)

@@ -29,14 +29,19 @@ def _become(title: str, stubborn: bool) -> NoReturn:
 class Ranks:
     """One scheduler per GPU and a detokenizer."""
 
-    def __init__(self, world: World, count: int) -> None:
-        """Fork them. With the fault ``zombie-workers`` they ignore SIGTERM."""
+    def __init__(self, world: World, count: int, gpus: list[int]) -> None:
+        """Fork them; ``gpus`` are those that they can see, the first for the first rank.
+
+        With the fault ``zombie-workers`` they ignore SIGTERM.
+        """
         stubborn = world.fault("zombie-workers") is not None
         self.holders = Holders(world.folder)
         self.schedulers = [self._fork(f"sglang::scheduler_TP{rank}", stubborn) for rank in range(count)]
         self.detokenizer = self._fork("sglang::detokenizer", stubborn)
-        for rank, pid in enumerate(self.schedulers):
-            self.holders.add(pid, rank)
+        self.gpus = gpus[:count]
+        """The GPU of each rank, as far as there is one."""
+        for pid, gpu in zip(self.schedulers, self.gpus, strict=False):
+            self.holders.add(pid, gpu)
 
     @staticmethod
     def _fork(title: str, stubborn: bool) -> int:

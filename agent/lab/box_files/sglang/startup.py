@@ -115,7 +115,8 @@ class Startup:
 
     def distributed(self) -> None:
         """Initialize NCCL; find out that somebody else is on the GPUs."""
-        before = devices(self.spec)
+        everyone = devices(self.spec)
+        before = [everyone[gpu] for gpu in self.engine.ranks.gpus]
         if self.count > len(before):
             raise Failure("torch.AcceleratorError: CUDA error: invalid device ordinal", len(before))
         self.until(16)
@@ -128,7 +129,7 @@ class Startup:
         if lines:
             log.plain("\n".join(lines), 1)
         self.until(25)
-        free = [(self.total - device.used_mib) / 1024 for device in before[: self.count]]
+        free = [(self.total - device.used_mib) / 1024 for device in before]
         if min(free) < 0.9 * max(free) and os.environ.get(
             "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK", "1"
         ).lower() not in ("0", "false"):
@@ -141,7 +142,7 @@ class Startup:
             )
         self.hold(620)
         log.all_ranks(self.count, "Init torch distributed ends. elapsed=8.9{n} s, mem usage=0.62 GB")
-        for device in before[: self.count]:
+        for device in before:
             if self.total - device.used_mib < WEIGHTS_MIB + 2048:
                 self.used_by_others(device)
 
