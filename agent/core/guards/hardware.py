@@ -42,7 +42,7 @@ class GpusClean(Guard):
     settle: Seconds = 20.0
     """So long after the last release of memory a remainder may still follow."""
     baseline_max_mib: int = 4096
-    """More than this, held before the run by nobody we can see, is no baseline but a finding."""
+    """More than this, held before the run, is no baseline: it must be gone."""
 
     def judge(self, evidence: Evidence) -> Verdict:
         """See the class."""
@@ -72,8 +72,10 @@ class GpusClean(Guard):
             return waiting(f"{saw}; clean in {clean} of {self.polls} looks", f"{self.polls} clean looks in a row")
         return passed(f"{saw}, {clean} looks in a row")
 
-    def _allowed(self, evidence: Evidence, gpu: Gpu) -> tuple[int, int]:
-        before = baseline_mib(evidence, gpu)
+    def _allowed(self, evidence: Evidence, sections: Mapping[str, SectionResult], gpu: Gpu) -> tuple[int, int]:
+        before = baseline_mib(evidence, gpu, sections)
+        if before > self.baseline_max_mib:
+            before = 0
         room = max(self.tolerance_mib, int(self.tolerance * (gpu.total_mib or 0)))
         return before, before + room
 
@@ -81,7 +83,7 @@ class GpusClean(Guard):
         self, evidence: Evidence, sections: Mapping[str, SectionResult], gpu: Gpu
     ) -> tuple[Finding, str, Gpu] | None:
         """Return why this GPU is not clean, or None."""
-        before, allowed = self._allowed(evidence, gpu)
+        before, allowed = self._allowed(evidence, sections, gpu)
         if gpu.used_mib is None:
             return None  # judged by the caller: neither clean nor dirty
         used = gpu.used_mib
@@ -89,7 +91,7 @@ class GpusClean(Guard):
         holders = apps.by_uuid.get(gpu.uuid, ()) if apps else ()
         saw = f"GPU {gpu.index} holds {used:,} MiB; baseline {before:,}, allowed {allowed:,}"
         busy = (gpu.util or 0) >= 90 and not holders
-        if used <= allowed and not busy and before <= self.baseline_max_mib:
+        if used <= allowed and not busy:
             return None
         ours = mine(evidence, sections)
         processes = {process.pid: process for process in read_processes(sections.get("processes")) or ()}
@@ -129,7 +131,7 @@ class GpusClean(Guard):
             if table is None or gpu_problem(evidence, table) != (None, ""):
                 break
             rows = leased(evidence, table)
-            if any(gpu.used_mib is None or gpu.used_mib > self._allowed(evidence, gpu)[1] for gpu in rows):
+            if any(gpu.used_mib is None or gpu.used_mib > self._allowed(evidence, sections, gpu)[1] for gpu in rows):
                 break
             count += 1
         return count

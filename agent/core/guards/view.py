@@ -130,29 +130,34 @@ def gpu_problem(evidence: Evidence, table: GpuTable | None) -> tuple[Finding | N
     return None, ""
 
 
-def baseline_mib(evidence: Evidence, gpu: Gpu, driver_mib: int = 0) -> int:
-    """Return the memory of ``gpu`` that was in use before this run did anything and is nobody's whom we may stop.
+def baseline_mib(evidence: Evidence, gpu: Gpu, now: Mapping[str, SectionResult], driver_mib: int = 0) -> int:
+    """Return the memory of ``gpu`` in MiB that was in use before this run did anything and is rightly so still.
 
     Where the first probe found the server that we may replace on this GPU, its memory is no baseline: what is
-    left then is the driver's own residue.
+    left then is the driver's own residue. What a process of others held then and has given back since is none either.
     """
     table = read_gpus(evidence.baseline.get("gpus"))
     before = next((row for row in (table.gpus if table else ()) if same_gpu(row, gpu)), None)
     if before is None or before.used_mib is None:
         return driver_mib
+    apps, still = read_apps(evidence.baseline.get("gpu_apps")), read_apps(now.get("gpu_apps"))
+    holders = apps.by_uuid.get(before.uuid, ()) if apps else ()
+    # rocm-smi does not say which GPU a process uses: nothing can be taken off there.
+    known_now = still is not None and not still.problem and before.uuid
+    here = {app.pid for app in still.by_uuid.get(before.uuid, ())} if still and known_now else None
+    gone = sum(app.used_mib or 0 for app in holders if here is not None and app.pid not in here)
+    kept = max(before.used_mib - gone, driver_mib)
     processes = read_processes(evidence.baseline.get("processes")) or ()
     replaces = evidence.server.replaces
     if replaces is None:
-        return before.used_mib
+        return kept
     roots = replaced(evidence.baseline, replaces)
     if not roots:
-        return before.used_mib
-    apps = read_apps(evidence.baseline.get("gpu_apps"))
-    holders = apps.by_uuid.get(before.uuid, ()) if apps else ()
+        return kept
     kin = {process.pid for root in roots for process in tree(processes, root)}
     known = {process.pid for process in processes}
     if holders and all(app.pid in known and app.pid not in kin for app in holders):
-        return before.used_mib
+        return kept
     return min(before.used_mib, driver_mib)
 
 

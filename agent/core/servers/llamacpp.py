@@ -17,6 +17,7 @@ from ..probes.benchmark import count, load_json, word
 from ..probes.http import get_section, post_section, read_http
 from ..values import Finding
 from .base import Effective, Fatal, ServerKind
+from .llamacpp_log import PATTERNS, from_log, on_gpu, speculation_knobs
 
 if TYPE_CHECKING:
     from ..actions import Section
@@ -87,12 +88,7 @@ _FATAL = (
 )
 """What a line condemns the start to; the first that matches. The lines that follow from it are not listed."""
 
-_SLOTS = re.compile(r"n_slots = (\d{1,6}), n_ctx_slot = (\d{1,10})(?:, kv_unified = '(true|false)')?", re.ASCII)
-_THREADS = re.compile(r"\bn_threads = (\d{1,6})\b", re.ASCII)
 _BUILD = re.compile(r"^build: (.{1,120})$")
-_IMPLEMENTATION = re.compile(r"adding speculative implementation '([a-z0-9-]{1,40})'", re.ASCII)
-_KNOBS = re.compile(r" - ([a-z_]{1,20}=[0-9.]{1,20}(?:, [a-z_]{1,20}=[0-9.]{1,20})*)\s*$", re.ASCII)
-_KNOB = {"size_key": "size-n", "size_value": "size-m"}
 
 _QUESTION = "The capital of France is"
 
@@ -132,6 +128,7 @@ class LlamaCpp(ServerKind):
             "n_slots = |n_threads = |build_info|speculative implementation| - [a-z_]+=[0-9]",
             "[Ee]rror|[Ff]ailed|couldn't bind|out of memory|bad_alloc|not supported by this context| requires ",
             "GGML_ASSERT|terminate called|Segmentation fault|NaN in the logits",
+            *PATTERNS,
         )
 
     def phase(self, line: str) -> str | None:
@@ -177,7 +174,7 @@ class LlamaCpp(ServerKind):
         for name in ("metrics", "slots", "props"):
             if isinstance(props.get(f"endpoint_{name}"), bool):
                 values[name] = props[f"endpoint_{name}"]
-        values |= _speculation_knobs(log)
+        values |= speculation_knobs(log)
         slots = _body(sections, "slots")
         total = count(props.get("total_slots"))
         if total:
@@ -185,7 +182,8 @@ class LlamaCpp(ServerKind):
         if isinstance(slots, list) and slots and all(isinstance(slot, dict) for slot in slots):
             sources.append("/slots")
             values |= _speculation(slots)
-        values |= _from_log(log, total, _context(props, slots))
+        values |= from_log(log, total, _context(props, slots))
+        values |= on_gpu(log)
         version = word(props.get("build_info"))
         for line in log:
             if match := _BUILD.match(line):
@@ -195,8 +193,13 @@ class LlamaCpp(ServerKind):
     def agrees(self, key: str, asked: Any, effective: Mapping[str, Any]) -> bool:
         """Whether a value in effect is what was asked for although it is another number.
 
-        A context of 0 is the model's own; any other is padded to a multiple of 256 for each slot.
+        A context of 0 is the model's own; any other is padded to a multiple of 256 for each slot. More GPU layers than
+        the model has are all of them; -1 leaves the number to llama.cpp.
         """
+        if key == "gpu-layers":
+            return _layers_agree(str(asked), effective)
+        if key == "flash-attn":
+            return asked is {"on": True, "off": False}.get(effective[key])  # YAML 1.1 reads on and off as truth values
         found, slots = effective.get(key), effective.get("parallel") or 1
         if key != "ctx-size" or not isinstance(found, int) or not isinstance(slots, int):
             return False
@@ -232,6 +235,18 @@ class LlamaCpp(ServerKind):
         return {name: value for name, value in given.items() if value is not None and value is not False}
 
 
+def _layers_agree(asked: str, effective: Mapping[str, Any]) -> bool:
+    """Whether so many layers are on the GPU as were asked for, by number or as ``all`` (or -2)."""
+    found, total = effective.get("gpu-layers"), effective.get("model-layers")
+    if asked == "-1":
+        return True
+    if not isinstance(total, int):
+        return False
+    if asked in ("all", "-2"):
+        return found == total
+    return asked.isdecimal() and len(asked) < 10 and found == min(int(asked), total)
+
+
 def _body(sections: Mapping[str, SectionResult], name: str) -> Any:
     """Return the JSON of a section that was answered with 200, else None."""
     found = read_http(sections.get(name))
@@ -265,38 +280,3 @@ def _speculation(slots: list[dict[str, Any]]) -> dict[str, Any]:
     if any(flags):
         return {"speculative": True}
     return {"speculative": False, "spec-type": "none"}
-
-
-def _speculation_knobs(log: tuple[str, ...]) -> dict[str, Any]:
-    """Return how speculation is set up, where the log is verbose enough (``verbosity: 4``) to tell."""
-    values: dict[str, Any] = {}
-    kinds: list[str] = []
-    for line in log:
-        if match := _IMPLEMENTATION.search(line[:4096]):
-            kinds.append(match[1])
-        elif kinds and (match := _KNOBS.search(line[:4096])):
-            flag = "spec-draft" if kinds[-1].startswith("draft-") else f"spec-{kinds[-1]}"
-            for pair in match[1].split(", "):
-                name, _, number = pair.partition("=")
-                if name != "key_only":
-                    values[f"{flag}-{_KNOB.get(name, name.replace('_', '-'))}"] = load_json(number)
-    if len(kinds) == 1:
-        values["spec-type"] = kinds[0]
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _from_log(log: tuple[str, ...], slots: int | None, context: int | None) -> dict[str, Any]:
-    """Return what needs the log: threads, and the whole context, which slots divide unless they share one cache."""
-    values: dict[str, Any] = {}
-    shared: bool | None = None
-    for line in log:
-        if match := _SLOTS.search(line[:4096]):
-            shared = {"true": True, "false": False}.get(match[3] or "")
-            if slots is None:
-                values["parallel"] = slots = int(match[1])
-            context = context if context is not None else int(match[2])
-        elif ("threadpool init" in line or "system_info" in line) and (match := _THREADS.search(line[:4096])):
-            values["threads"] = int(match[1])
-    if context is not None and (slots == 1 or shared is not None):
-        values["ctx-size"] = context if slots == 1 or shared else context * (slots or 1)
-    return values

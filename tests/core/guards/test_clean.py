@@ -37,6 +37,26 @@ def test_the_tolerance_is_one_percent_or_512_mib(used: int, result: Result) -> N
     assert scene.judge("gpus_clean").result is result
 
 
+APPS = "GPU-0, 6162, python3, {}\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "result"),
+    [
+        (21_099, 0, Result.PASS),  # as it was on a real H200: more than a baseline may be, and gone
+        (21_099, 21_099, Result.FAIL),
+        (3_000, 0, Result.PASS),
+        (3_000, 2_900, Result.FAIL),  # the stranger is gone, so this is somebody's left-over
+    ],
+)
+def test_what_a_stranger_held_before_is_no_baseline_once_he_is_gone(before: int, now: int, result: Result) -> None:
+    """A run that began beside a stranger goes on when he has left, and has no more room for that."""
+    scene = Scene(gpus=1).baseline(gpus=gpus([before]), gpu_apps=(0, APPS.format(before)))
+    verdict = clean(clean(scene, [now]), [now]).judge("gpus_clean")
+    assert verdict.result is result
+    assert result is Result.PASS or verdict.finding is Finding.NAMESPACE
+
+
 def test_a_cell_that_is_no_number_is_unknown_and_never_zero() -> None:
     """What stands in brackets is missing information."""
     verdict = clean(Scene(gpus=2), [3, "[N/A]"]).judge("gpus_clean")

@@ -260,6 +260,15 @@ def test_llama_bench() -> None:
     assert not found.whole
 
 
+def test_llama_bench_as_it_ran_on_an_h200() -> None:
+    """Output of the real program, five-figure prompt speeds and all."""
+    found = read_llama_bench((REAL / "llama-bench-h200.json").read_text())
+    assert found is not None
+    assert found.given["pp512_avg_ts"] == pytest.approx(43941.226768)
+    assert found.output_tok_s == found.given["tg128_avg_ts"] == pytest.approx(886.231328)
+    assert (found.model, found.whole) == ("/tmp/m/model.gguf", False)
+
+
 # ---------------------------------------------------------------- anything that prints numbers
 
 PGBENCH = """\

@@ -89,6 +89,9 @@ def hints(kind: str, flags: dict[str, Any], bench: tuple[str, ...] = (), **env: 
             "LCP007",
         ),
         ("llamacpp", {"spec-type": "draft-simple"}, {"spec-type": "draft-simple", "model-draft": "/d"}, "LCP005"),
+        ("llamacpp", {"ctx-size": 4096}, {"gpu-layers": "all", "ctx-size": 4096}, "LCP008"),
+        ("llamacpp", {"gpu-layers": 99}, {"gpu-layers": 99, "verbosity": 4}, "LCP009"),
+        ("llamacpp", {"batch-size": 8192, "ctx-size": 4096}, {"batch-size": 8192, "ctx-size": 0}, "LCP010"),
     ],
 )
 def test_a_rule_and_its_near_miss(kind: str, bad: dict[str, Any], good: dict[str, Any], rule: str) -> None:
