@@ -86,8 +86,8 @@ def known_trials(plan: Plan) -> list[Trial]:
         found = []
     if not any(trial.role == "baseline" for trial in found):
         found.insert(0, resolve_trial(plan, "baseline", "baseline", "", {}, {}, {}, evaluate))
-    return [trial for place, trial in enumerate(found) if trial.launch_digest() not in
-            {other.launch_digest() for other in found[:place]}]  # fmt: skip
+    return [trial for place, trial in enumerate(found) if trial.identity() not in
+            {other.identity() for other in found[:place]}]  # fmt: skip
 
 
 def _problem(document: Document, hint: Hint, trial: Trial, *, of_all: bool) -> Problem:

@@ -70,6 +70,8 @@ def summary(plan: Plan, cost: Forecast, start_s: float) -> dict[str, Any]:
                 "label": trial.label(),
                 "command": [*_container(plan), *kind.argv(plan.server, trial)],
                 "env": trial.env,
+                "benchmark": trial.benchmark,
+                "request": trial.request,
             }
             for trial in cost.trials
         ],
@@ -78,6 +80,7 @@ def summary(plan: Plan, cost: Forecast, start_s: float) -> dict[str, Any]:
         "launches": {
             "least": cost.least,
             "most": cost.most,
+            "bound": cost.bound,
             "base": cost.base,
             "again": cost.again,
             "confirm": cost.confirm,
@@ -181,7 +184,7 @@ def lines(document: dict[str, Any]) -> list[str]:
     span = f"{duration_text(time_s['least'])} to {duration_text(time_s['most'])}"
     capped = ", cut by the budget" if launches["capped"] else ""
     out += [
-        f"launches: {launches['least']} to {launches['most']}{capped}",
+        f"launches: {launches['least']} to {launches['most']}{capped}{_at_worst(launches)}",
         f"time: {span}, assuming {duration_text(time_s['assumed_start_s'])} a start (--start to change)",
         *_proof(document["proof"]),
         *(f"warning: {one['message']}; {one['remedy']}" for one in document["warnings"]),
@@ -218,6 +221,7 @@ def _order(document: dict[str, Any]) -> list[str]:
         points = f"{stage['points']} points" if stage["points"] != 1 else "1 point"
         shared = stage["points"] - stage["most"] if stage["strategy"] != "unimodal" else 0
         known = f", {shared} of them known from another launch" if shared > 0 else ""
+        known = ", measured on launches that they share" if stage["loads"] else known
         what = f"stage {stage['name']}: {stage['strategy']} over {points}{known}{when}"
         rows.append((_span(stage["least"], stage["most"]), what))
     if launches["again"]:
@@ -226,6 +230,11 @@ def _order(document: dict[str, Any]) -> list[str]:
         most = launches["confirm_most"]
         rows.append((_span(0, most), f"confirmation: baseline and winner in turn, at first {confirm}"))
     return ["launches, in their order:", *(f"  {count:>6}  {what}" for count, what in rows)]
+
+
+def _at_worst(launches: dict[str, Any]) -> str:
+    """Say how many launches failures may make of it."""
+    return f"; at most {launches['bound']} where launches fail" if launches["bound"] > launches["most"] else ""
 
 
 def _span(least: int, most: int) -> str:

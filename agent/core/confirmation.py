@@ -56,8 +56,9 @@ class Confirmation:
         self.plan, self.explored = plan, explored
         self.sides = {"baseline": baseline, "winner": winner}
         self.records = [record for record in history if record.trial.role == "confirm"]
+        self.shared = baseline.trial.launch_digest() == winner.trial.launch_digest()
         self.explored_spread = explored.spread()
-        self.gap = explored.merit(winner.trial.launch_digest()) - explored.level(baseline.trial.launch_digest())
+        self.gap = explored.merit(winner.trial.identity()) - explored.level(baseline.trial.identity())
         self.most = self._most()
         self.looks = self._looks()
 
@@ -79,7 +80,8 @@ class Confirmation:
         search, limit = self.plan.search, self.plan.budget.launches
         if search.confirm_most is None:
             return search.confirm_launches
-        paid = search.confirm_most if limit is None else (limit - len(self.explored.records)) // 2
+        per_pair = 1 if self.shared else 2  # sides that differ in the load alone are measured on one launch
+        paid = search.confirm_most if limit is None else (limit - self.explored.started()) // per_pair
         return max(min(search.confirm_launches, LAUNCHES_MIN), min(search.confirm_most, paid))
 
     def _looks(self) -> tuple[Look, ...]:

@@ -28,7 +28,7 @@ def is_equal(plan: Plan, other: Plan) -> bool:
 
 
 def hints(plan: Plan, campaigns: Iterable[Campaign], *, rehearsal: bool = False) -> dict[str, float]:
-    """Return the log ratio of each configuration to its baseline, by launch digest, above 0 when it was better.
+    """Return the log ratio of each configuration to its baseline, above 0 when it was better, by ``Trial.identity``.
 
     Rehearsals say nothing about real hosts, nor the other way round. Launches that broke a limit of the goal, and
     invalid ones, say nothing.
@@ -43,7 +43,7 @@ def hints(plan: Plan, campaigns: Iterable[Campaign], *, rehearsal: bool = False)
         logs: dict[str, list[float]] = {}
         base = ""
         for record in campaign.history:
-            scored, digest = record.scored, record.trial.launch_digest()
+            scored, digest = record.scored, record.trial.identity()
             value = scored.values.get(plan.goal.metric) if scored is not None and scored.valid else None
             if record.trial.role == "baseline":
                 base = digest

@@ -45,7 +45,7 @@ class Explored:
         self._groups: dict[str, list[Record]] = {}
         alike: dict[str, str] = {}
         for record in self.records:
-            digest = record.trial.launch_digest()
+            digest = record.trial.identity()
             effective = record.score.effective if record.score else ""
             name = self._same.get(digest) or (alike.get(effective) if effective else None) or digest
             self._same[digest] = name
@@ -79,7 +79,7 @@ class Explored:
         """
         valid = self.launches(digest)
         if first:
-            own = [record for record in valid if not record.trial.of and record.trial.launch_digest() == digest]
+            own = [record for record in valid if not record.trial.of and record.trial.identity() == digest]
             valid = own[:1] or valid
         if not valid or any(record.score and record.score.broken for record in valid):
             return INVALID
@@ -89,6 +89,11 @@ class Explored:
         """Return the mean log value whatever limits it breaks: a baseline may break them. INVALID = not measured."""
         valid = self.launches(digest)
         return self._mean(valid) if valid else INVALID
+
+    def started(self) -> int:
+        """Return how many launches the records took."""
+        named = {record.launch for record in self.records if record.launch}
+        return len(named) + sum(1 for record in self.records if not record.launch)
 
     def logs(self, digest: str) -> list[float]:
         """Return the log value of each valid launch of a configuration, larger when better."""

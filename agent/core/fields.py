@@ -145,6 +145,21 @@ FlagName = Annotated[
         r"[A-Za-z][A-Za-z0-9._-]{0,127}", "E_FLAG_NAME", "a flag's name has no dashes before it", "write ctx-size"
     ),
 ]
+BenchmarkKey = Annotated[
+    StrictStr,
+    _matching(
+        r"concurrency|requests|output_tokens|--?[A-Za-z][A-Za-z0-9._-]{0,127}",
+        "E_NAME",
+        "a load is changed by concurrency, requests or output_tokens, or by a flag of the tool with its dashes",
+        "write concurrency, or --max-concurrency",
+    ),
+]
+RequestKey = Annotated[
+    StrictStr,
+    _matching(
+        r"[A-Za-z_][A-Za-z0-9._-]{0,127}", "E_NAME", "not the name of a field of a request", "write top_k or n_probs"
+    ),
+]
 Metric = Annotated[
     StrictStr, _matching(r"[a-z][a-z0-9_]{0,63}", "E_NAME", "a metric is a lower-case word", "write output_tok_s")
 ]

@@ -1,7 +1,7 @@
 """What a search can cost, before anything starts: launches, trials known beforehand, and what cannot be searched.
 
-A bound, not a promise: it counts launches that succeed. A failed point of an ordered knob may cost one launch more,
-a failed confirmation launch is made again once a side, and attempts of the states come on top.
+``least`` and ``most`` count launches that succeed. What fails costs more: a point is cured, a further point of an
+ordered knob is tried, a launch of the confirmation is made again. ``bound`` counts all of that as often as it may be.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class StageForecast(Value):
     points: int
     least: int
     most: int
+    loads: bool = False
+    """Its points differ in the load, so that several share a launch."""
 
 
 class Forecast(Value):
@@ -41,6 +43,8 @@ class Forecast(Value):
     """1 when the base is launched for its own sake."""
     stages: tuple[StageForecast, ...]
     confirm: int
+    bound: int
+    """No run starts more servers than this, whatever fails; the one that is left running at the end included."""
     trials: tuple[Trial, ...]
     """Baseline, base and the points of the first stage, as far as they do not depend on what is measured."""
     capped: bool = False
@@ -91,19 +95,27 @@ def forecast(plan: Plan, evaluate: Evaluate) -> Forecast:
     search = plan.search
     baseline = resolve_trial(plan, "baseline", "baseline", "", {}, {}, {}, evaluate)
     base = resolve_trial(plan, "base", "base", "", {}, search.flags, search.env, evaluate)
-    trials, seen = [baseline], {baseline.launch_digest()}
+    trials, seen = [baseline], {baseline.identity()}
     asked = bool(search.stages[0].when) if search.stages else bool(search.flags or search.env)
-    launched = asked and base.launch_digest() not in seen
+    launched = asked and base.identity() not in seen
     if launched:
         trials.append(base)
-        seen.add(base.launch_digest())
-    stages = []
+        seen.add(base.identity())
+    stages, counts = [], []
     for number, stage in enumerate(search.stages):
         candidates = _candidates(plan, stage, evaluate)
-        stages.append(_stage(stage, candidates, base, seen if number == 0 else None, _touched(search.stages[:number])))
+        counts.append(len(candidates))
+        if stage.loads():
+            stages.append(_load_stage(stage, candidates, trials[-1] if number == 0 else None, seen))
+        else:
+            before = _touched(search.stages[:number])
+            stages.append(_stage(stage, candidates, base, seen if number == 0 else None, before))
         if number == 0:
             trials.extend(_certain(stage, candidates, base, seen))
-    confirm, farthest = 2 * search.confirm_launches, 2 * (search.confirm_most or search.confirm_launches)
+    # Sides that differ in the load alone share the launch of a pair: that is sure where nothing else is searched.
+    shared = bool(search.stages) and not any(stage.launches() for stage in search.stages)
+    sides = 1 if shared and not (search.flags or search.env) else 2
+    confirm, farthest = sides * search.confirm_launches, sides * (search.confirm_most or search.confirm_launches)
     explored = 1 + launched + sum(stage.most for stage in stages)
     again = AGAIN_MAX if search.confirm_most and explored > 2 else 0
     least = 1 + launched + sum(stage.least for stage in stages)
@@ -112,14 +124,16 @@ def forecast(plan: Plan, evaluate: Evaluate) -> Forecast:
     capped = limit is not None and limit < most
     proof = prove(plan, explored) if confirm and (stages or launched) else None
     warnings = cautions(plan, least, proof)
+    bound = _bound(plan, counts, base.identity() != baseline.identity())
     if limit is not None:
-        least, most = min(least, limit), min(most, limit)
+        least, most, bound = min(least, limit), min(most, limit), min(bound, limit)
     return Forecast(
         least=least,
         most=most,
         base=int(launched),
         stages=tuple(stages),
         confirm=confirm,
+        bound=bound + (plan.finally_ != "stop"),
         trials=tuple(trials),
         capped=capped,
         confirm_most=farthest,
@@ -151,9 +165,31 @@ def _inquiry(plan: Plan, evaluate: Evaluate) -> Forecast:
         base=0,
         stages=(),
         confirm=2 if debug.bisect is not None and debug.bisect.confirm else 0,
+        bound=(most if limit is None else min(most, limit)) + (plan.finally_ != "stop"),
         trials=tuple(trials),
         capped=limit is not None and limit < most,
     )
+
+
+def _bound(plan: Plan, counts: Sequence[int], has_base: bool) -> int:
+    """Return how many launches there are at most, whatever fails: each point tried, cured as often as it may be.
+
+    Each class of failure is cured so often as the playbook says, for each candidate and for the base.
+    """
+    search = plan.search
+    tries = 1 + sum(cure.attempts for cure in plan.on_fail.values())
+    # A stage with a condition measures its base where nothing before it was valid.
+    bases = has_base and (not search.stages or any(stage.when for stage in search.stages))
+    explored = 1 + tries * bases
+    for stage, count in zip(search.stages, counts, strict=True):
+        rounds = halving_launches(count) - count if stage.strategy == "halving" else 0
+        explored += tries * count + rounds
+    if not counts and not bases:
+        return explored
+    # Each side of the confirmation has one launch to spare; a budget stops exploration and confirmation alike.
+    farthest = 2 * (search.confirm_most or search.confirm_launches)
+    again = AGAIN_MAX if search.confirm_most else 0
+    return explored + again + (farthest + 2 if farthest else 0)
 
 
 def _candidates(plan: Plan, stage: Stage, evaluate: Evaluate) -> list[Trial]:
@@ -177,8 +213,8 @@ def _touched(stages: Sequence[Stage]) -> set[str]:
 
 
 def _start(candidates: Sequence[Trial], base: Trial) -> int | None:
-    wanted = base.launch_digest()
-    return next((index for index, trial in enumerate(candidates) if trial.launch_digest() == wanted), None)
+    wanted = base.identity()
+    return next((index for index, trial in enumerate(candidates) if trial.identity() == wanted), None)
 
 
 def _stage(
@@ -187,7 +223,7 @@ def _stage(
     """Count the launches of one stage. ``seen`` None: a later one, whose base the stage before has measured."""
     own = {coordinate for trial in candidates for coordinate in trial.point}
     start = _start(candidates, base)
-    digests = {trial.launch_digest() for trial in candidates}
+    digests = {trial.identity() for trial in candidates}
     if seen is not None:
         shared_least = shared_most = len(digests & seen)
     else:
@@ -196,7 +232,7 @@ def _stage(
         shared_least = int(shared_most or bool(own & touched))
     if stage.strategy == "unimodal":
         fits = [unimodal_launches(len(candidates), place) for place in _starts(candidates, start, bool(own & touched))]
-        known = int(start is not None and (seen is None or base.launch_digest() in seen))
+        known = int(start is not None and (seen is None or base.identity() in seen))
         shared_least, shared_most = (known, known) if seen is not None else (shared_least, shared_most)
         least, most = min(fit[0] for fit in fits) - shared_least, max(fit[1] for fit in fits) - shared_most
     else:
@@ -214,6 +250,26 @@ def _stage(
     )
 
 
+def _load_stage(stage: Stage, candidates: Sequence[Trial], up: Trial | None, seen: set[str]) -> StageForecast:
+    """Count the launches of a stage whose points differ in the load: one for each server that they are measured on.
+
+    ``up``: what is launched last before the first stage, and may be measured on; None: a later stage, whose base may
+    be up when it begins, or may not.
+    """
+    fresh = {trial.launch_digest() for trial in candidates if up is None or trial.identity() not in seen}
+    launches = len(fresh)
+    free = int(up.launch_digest() in fresh) if up is not None else 0
+    return StageForecast(
+        name=stage.name,
+        strategy=stage.strategy,
+        when=stage.when,
+        points=len(candidates),
+        least=0 if stage.when else max(0, launches - (free if up is not None else 1)),
+        most=launches - (0 if stage.when else free),
+        loads=True,
+    )
+
+
 def _starts(candidates: Sequence[Trial], start: int | None, moved: bool) -> list[int | None]:
     """Return where an ordered knob's search may begin: anywhere once an earlier stage has moved the knob."""
     return list(range(len(candidates))) if moved else [start]
@@ -226,6 +282,6 @@ def _certain(stage: Stage, candidates: Sequence[Trial], base: Trial, seen: set[s
         candidates = [candidates[(len(candidates) - 1) // 2 if start is None else start]]
     fresh: dict[str, Trial] = {}
     for trial in candidates:
-        if trial.launch_digest() not in seen:
-            fresh.setdefault(trial.launch_digest(), trial)
+        if trial.identity() not in seen:
+            fresh.setdefault(trial.identity(), trial)
     return list(fresh.values())

@@ -194,10 +194,17 @@ class Profile(Value):
     files: dict[str, str] = {}
 
 
-class Axis(Value):
-    """One dimension of a sweep: a flag or an environment variable, and its values in order. None = not given."""
+LOADS = ("benchmark", "request")
+"""Targets of an axis that need no launch."""
 
-    target: Literal["flags", "env"]
+
+class Axis(Value):
+    """One dimension of a sweep: what it changes, and its values in order. None = not given.
+
+    ``flags`` and ``env`` need a launch for each value; ``benchmark`` and ``request`` change the load, not the server.
+    """
+
+    target: Literal["flags", "env", "benchmark", "request"]
     key: str
     values: tuple[Scalar | None, ...] = Field(min_length=1)
 
@@ -210,13 +217,21 @@ class Stage(Value):
     axes: tuple[Axis, ...] = Field(min_length=1)
     strategy: Literal["grid", "list", "random", "unimodal", "halving"] = "grid"
     points: tuple[dict[str, Scalar | None], ...] = ()
-    """With strategy ``list``: the points themselves, by ``flags.NAME`` or ``env.NAME``."""
+    """With strategy ``list``: the points themselves, by ``flags.NAME``, ``env.NAME`` and so on."""
     sample: int | None = None
     """With strategy ``random``: how many points."""
     link: tuple[tuple[str, ...], ...] = ()
     """Axes that move together, by ``flags.NAME`` or ``env.NAME``: their values are taken one by one, not crossed."""
     skip_when: str | None = None
     """CEL over ``flags`` and ``env`` of a point's trial in full; where it is true the point is not tried."""
+
+    def loads(self) -> bool:
+        """Whether points of it differ in the load, so that several may be measured on one launch."""
+        return any(axis.target in LOADS for axis in self.axes)
+
+    def launches(self) -> bool:
+        """Whether points of it differ in what is launched."""
+        return any(axis.target not in LOADS for axis in self.axes)
 
 
 class Noise(Value):
@@ -243,7 +258,7 @@ class Search(Value):
     reuse: Literal["none", "runs"] = "none"
     """Whether earlier runs on equal inputs say what is launched first."""
     hints: dict[str, float] = {}
-    """What those found, by launch digest: log ratio to their baseline, above 0 when better. It orders, no more."""
+    """What those found, by a trial's identity: log ratio to their baseline, above 0 when better. It orders, no more."""
 
 
 class Budget(Value):
@@ -297,9 +312,14 @@ class Trial(Value):
     role: Literal["baseline", "base", "candidate", "confirm", "final", "hypothesis"]
     stage: str = ""
     point: dict[str, Scalar | None] = {}
-    """The coordinates that the search chose, by ``flags.NAME`` or ``env.NAME``."""
+    """The coordinates that the search chose, by ``flags.NAME``, ``env.NAME``, ``benchmark.NAME``, ``request.NAME``."""
     flags: dict[str, Scalar | tuple[Scalar, ...] | None] = {}
     env: dict[str, str] = {}
+    benchmark: dict[str, Scalar | None] = {}
+    """What the load is changed to: ``concurrency``, ``requests``, ``output_tokens``, or a flag of a tool with its
+    dashes; None takes a flag away."""
+    request: dict[str, Scalar] = {}
+    """Fields of each request of the agent's own load."""
     of: str = ""
     """For confirm and final: the trial whose configuration this is."""
     files: tuple[HostChange, ...] = ()
@@ -312,6 +332,16 @@ class Trial(Value):
         given = {key: value for key, value in self.flags.items() if value is not None and value is not False}
         files = {"files": [change.model_dump(mode="json") for change in self.files]} if self.files else {}
         return digest({"flags": given, "env": self.env, **files})[:16]
+
+    def identity(self) -> str:
+        """Name what is measured: the launch, and the load where the trial changes it."""
+        if not self.benchmark and not self.request:
+            return self.launch_digest()
+        return digest({"launch": self.launch_digest(), "benchmark": self.benchmark, "request": self.request})[:16]
+
+    def asked(self) -> str:
+        """Name how requests are asked: '' as they are anyway."""
+        return digest({"request": self.request})[:16] if self.request else ""
 
     def label(self) -> str:
         """Say the trial in a few words."""

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PlainValidator, StrictBool, StrictFloat, StrictInt, StrictStr, Tag, WithJsonSchema
 
 from .fields import (
+    BenchmarkKey,
     Count,
     EnvName,
     EnvValue,
@@ -21,6 +22,7 @@ from .fields import (
     Name,
     Part,
     Percent,
+    RequestKey,
     Scalar,
     StageEnv,
     StageFlag,
@@ -47,6 +49,10 @@ class Point(Part):
     """Flags that are set or `unset`."""
     env: dict[EnvName, StrictStr] = {}
     """Variables that are set or `unset`."""
+    benchmark: dict[BenchmarkKey, Scalar] = {}
+    """What the load is changed to; no launch for it."""
+    request: dict[RequestKey, Scalar] = {}
+    """Fields of each request that are set or `unset`; no launch for it."""
 
 
 class Stage(Part):
@@ -60,6 +66,11 @@ class Stage(Part):
     """Flags with sweeps, or with one value for the whole stage."""
     env: dict[EnvName, StageEnv] = {}
     """Variables with sweeps, or with one value for the whole stage."""
+    benchmark: dict[BenchmarkKey, StageFlag] = {}
+    """What the load is changed to: `concurrency`, `requests`, `output_tokens`, or a flag of a tool (`--request-rate`).
+    Points that differ in nothing else are measured on one launch."""
+    request: dict[RequestKey, StageFlag] = {}
+    """Fields of each request that the agent's own load sends (`top_k`, `n_probs`); likewise on one launch."""
     strategy: Strategy | None = None
     """`grid` (every point; the default), `list` (those given), `random`, `unimodal` (one ordered knob), `halving`."""
     points: tuple[Point, ...] = ()
@@ -69,7 +80,7 @@ class Stage(Part):
     link: tuple[Annotated[tuple[StrictStr, ...], Field(min_length=2)], ...] = ()
     """Keys of this stage that move together: `[[a, b]]` takes the first of each, the second of each and so on."""
     skip_when: StrictStr | None = None
-    """CEL over `flags` and `env` of a point in full: such points are not tried."""
+    """CEL over `flags`, `env`, `benchmark` and `request` of a point in full: such points are not tried."""
 
 
 class Confirm(Part):

@@ -39,6 +39,8 @@ class Record:
 
     trial: Trial
     score: Score | None = None
+    launch: str = ""
+    """The launch it was measured on; '' = one of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from .probes.trace import unanswerable
 from .resolve_benchmark import resolve_accuracy, resolve_benchmark
 from .resolve_container import resolve_container
 from .resolve_debug import resolve_debug
+from .resolve_load import check_loads
 from .resolve_search import changes, check_expressions, given, resolve_search
 from .resolve_states import resolve_guard, resolve_states
 from .values import Finding, lower_is_better
@@ -132,6 +133,7 @@ class _Resolver:
             }
         )
         check_expressions(playbook, resolved, self.findings)
+        check_loads(playbook, resolved, self.findings)
         self.check_profile(resolved)
         self.findings.stop()
         return resolved

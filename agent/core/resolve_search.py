@@ -24,7 +24,8 @@ POINTS_MAX = 10_000
 AXES_MAX = 32
 EXPRESSIONS_MAX = 32
 DRY_RUNS_MAX = 4000
-Target = Literal["flags", "env"]
+Target = Literal["flags", "env", "benchmark", "request"]
+TARGETS: tuple[Target, ...] = ("flags", "env", "benchmark", "request")
 Check = Callable[[Iterable[str], Path], None]
 
 
@@ -88,7 +89,7 @@ def _most(search: Search, findings: Findings) -> int | None:
 def _stage(stage: Stage, path: Path, findings: Findings) -> plan.Stage | None:
     _condition(stage, path, findings)
     if stage.points or stage.strategy == "list":
-        if stage.flags or stage.env:
+        if any(getattr(stage, target) for target in TARGETS):
             findings.add(
                 "E_CONFLICT", (*path, "points"), "a stage has points or sweeps", "leave one of them out", key=True
             )
@@ -103,8 +104,11 @@ def _stage(stage: Stage, path: Path, findings: Findings) -> plan.Stage | None:
             findings.add("E_CONFLICT", (*path, "link"), "points are written out already", "leave it out", key=True)
         listed = _listed(stage.name, stage.when, stage.points, (*path, "points"), findings)
         return listed.model_copy(update={"skip_when": _skip(stage, path, findings)}) if listed else None
-    axes = [_axis("flags", key, value, (*path, "flags", key), findings) for key, value in stage.flags.items()]
-    axes += [_axis("env", key, value, (*path, "env", key), findings) for key, value in stage.env.items()]
+    axes = [
+        _axis(target, key, value, (*path, target, key), findings)
+        for target in TARGETS
+        for key, value in getattr(stage, target).items()
+    ]
     if not axes:
         findings.add("E_MISSING", path, "the stage tries nothing", "write `flags: {NAME: {sweep: [..]}}`", found="")
         return None
@@ -162,7 +166,7 @@ def _links(stage: Stage, axes: list[plan.Axis], path: Path, findings: Findings) 
 def _skip(stage: Stage, path: Path, findings: Findings) -> str | None:
     if stage.skip_when is not None:
         where = (*path, "skip_when")
-        expression = compiled(stage.skip_when, where, ("flags", "env"), findings)
+        expression = compiled(stage.skip_when, where, TARGETS, findings)
         if expression is not None and expression.kind not in ("bool", "dyn"):
             message = f"a condition is true or false, this is of type {expression.kind}"
             findings.add("E_EXPR", where, message, "compare something: flags['a'] > flags['b']")
@@ -187,8 +191,8 @@ def _axis(target: Target, key: str, value: Any, path: Path, findings: Findings) 
 def _strategy(stage: Stage, path: Path, findings: Findings) -> Any:
     """Return the one strategy that the stage and its sweeps name."""
     named: list[tuple[Path, str]] = [((*path, "strategy"), stage.strategy)] if stage.strategy else []
-    for part, items in (("flags", stage.flags), ("env", stage.env)):
-        for key, value in items.items():
+    for part in TARGETS:
+        for key, value in getattr(stage, part).items():
             if isinstance(value, Sweep) and value.strategy:
                 named.append(((*path, part, key, "strategy"), value.strategy))
     for where, name in named:
@@ -219,16 +223,16 @@ def _listed(
     rows: list[dict[str, Any]] = []
     axes: dict[tuple[Target, str], list[Any]] = {}
     for index, point in enumerate(points):
-        flags, env = changes(point)
-        row = {f"flags.{key}": value for key, value in flags.items()} | {f"env.{key}": v for key, v in env.items()}
+        parts = {target: {key: given(value) for key, value in getattr(point, target).items()} for target in TARGETS}
+        row = {f"{target}.{key}": value for target, part in parts.items() for key, value in part.items()}
         if not row:
             findings.add("E_MISSING", (*path, index), "the trial changes nothing", "write `{flags: {…}}`", found="")
         if row in rows:
             findings.add("E_CONFLICT", (*path, index), "the same trial stands here twice", "leave one out", found="")
         rows.append(row)
-        for target, part in (("flags", flags), ("env", env)):
+        for target, part in parts.items():
             for key, value in part.items():
-                seen = axes.setdefault((target, key), [])  # type: ignore[arg-type]
+                seen = axes.setdefault((target, key), [])
                 if value not in seen:
                     seen.append(value)
     if not axes:

@@ -20,9 +20,10 @@ from .explored import Explored
 from .noise import expected_loss
 from .plan import Plan, Stage, Trial
 from .proposals import Confirm, Finished, Measure, Next, Reason, Record, Rejects, Score, profile_variables
+from .purse import Purse
 from .statistics import LAUNCHES_MIN
 from .strategies import INVALID, Point, draw, next_halving, next_in_order, next_unimodal, points
-from .trials import EXPLORING, Evaluate, is_skipped, point_names, resolve_trial
+from .trials import EXPLORING, Evaluate, is_skipped, point_names, resolve_trial, together
 
 __all__ = ["Confirm", "Finished", "Measure", "Next", "Reason", "Record", "Rejects", "Score", "propose"]
 
@@ -47,20 +48,23 @@ def propose(
     *,
     launches: int | None = None,
     elapsed_s: float = 0.0,
+    running: str = "",
 ) -> Next:
     """Return the next thing to measure, or why there is none.
 
     ``history`` is in the order of the proposals. ``launches`` counts what the budget counts; by default one a
-    record. A proposal that has no score yet is repeated, so asking again does no harm.
+    record. ``running`` is the launch digest of the server that is up and may be measured once more: a trial that
+    differs from it in the load alone costs no launch. A proposal that has no score yet is repeated, so asking again
+    does no harm.
     """
     for record in history:
         if record.score is None and record.trial.role in EXPLORING:
             return Measure(record.trial, "it was proposed and has no score yet")
-    walk = _Walk(plan, history, evaluate, rejects, len(history) if launches is None else launches, elapsed_s)
+    walk = _Walk(plan, history, evaluate, rejects, len(history) if launches is None else launches, elapsed_s, running)
     step = walk.next()
     if not isinstance(step, Finished):
         repeated = any(record.trial.id == step.trial.id for record in history)
-        spent = "" if repeated else walk.spent()
+        spent = "" if repeated else walk.purse.spent(step)
         if spent:
             step = walk.confirmed.finished("budget", spent) if walk.confirmed else walk.finished("budget", spent)
     return replace(step, notes=tuple(dict.fromkeys([*walk.notes, *step.notes])))
@@ -77,9 +81,10 @@ class _Walk:
         rejects: Rejects | None,
         launches: int,
         elapsed_s: float,
+        running: str = "",
     ) -> None:
         self.plan, self.evaluate, self.rejects = plan, evaluate, rejects
-        self.launches, self.elapsed_s = launches, elapsed_s
+        self.purse = Purse(plan, history, launches, elapsed_s, running)
         self.notes: list[str] = []
         self.history = history
         self.ids = {record.trial.id for record in history}
@@ -105,28 +110,6 @@ class _Walk:
             unique = f"{name}-{number}"
         return unique
 
-    def spent(self) -> str:
-        """Say which budget allows no further launch, or ''."""
-        budget = self.plan.budget
-        if budget.launches is not None and self.launches >= budget.launches:
-            return f"{self.launches} of {budget.launches} launches are used"
-        if budget.time_s is not None and self.elapsed_s >= budget.time_s:
-            return f"{self.elapsed_s:.0f} s of {budget.time_s:.0f} s are used"
-        return ""
-
-    def reserved(self) -> bool:
-        """Say whether the launches left are those that a confirmation needs.
-
-        A larger exploration that ends without a verified decision is worth less than a smaller one with it. A
-        budget that could never pay for a confirmation reserves nothing. Time is counted in launches as long as those
-        so far took on average.
-        """
-        budget, confirm = self.plan.budget, 2 * self.plan.search.confirm_launches
-        limits = [] if budget.launches is None else [float(budget.launches)]
-        if budget.time_s is not None and self.launches and self.elapsed_s:
-            limits.append(budget.time_s / self.elapsed_s * self.launches)
-        return any(limit >= 2 + confirm and limit - self.launches - 1 < confirm for limit in limits)
-
     def finished(self, reason: Reason, because: str = "") -> Finished:
         """End here, without a comparison: only a confirmation has one."""
         return Finished(reason, because, self.winner, self.baseline, spread=self.known.spread())
@@ -137,15 +120,15 @@ class _Walk:
         """Walk baseline, stages and confirmation up to the first step that has not been taken."""
         plan = self.plan
         trial = resolve_trial(plan, "baseline", "baseline", "", {}, {}, {}, self.evaluate)
-        baseline = self.known.record(trial.launch_digest())
+        baseline = self.known.record(trial.identity())
         if baseline is None or baseline.score is None:
             return Measure(trial, "every comparison needs the baseline")
         self.baseline = baseline.trial.id
-        if self.known.level(baseline.trial.launch_digest()) == INVALID:
+        if self.known.level(baseline.trial.identity()) == INVALID:
             finding = baseline.score.finding or "no value"
             return self.finished("baseline invalid", f"nothing can be compared with it ({finding})")
         step = self.explore(baseline.score)
-        cut = step is not None and (self.confirming or self.reserved())
+        cut = step is not None and (self.confirming or (self.purse.reserved() and not self.purse.is_free(step)))
         if step is not None and not cut:
             return step
         return self.choose(baseline, cut)
@@ -167,8 +150,8 @@ class _Walk:
 
         ``first``: by its first launch alone. What a stage chose must not change when a later one learns more.
         """
-        if self.known.has(trial.launch_digest()):
-            return self.known.merit(trial.launch_digest(), first=first)
+        if self.known.has(trial.identity()):
+            return self.known.merit(trial.identity(), first=first)
         reason = self.rejects(trial) if self.rejects else ""
         if reason:
             self.notes.append(f"{trial.id} is not launched: {reason}")
@@ -204,7 +187,7 @@ class _Walk:
 
     def refusal(self, when: str, base: Trial, baseline: Score) -> str:
         """Say why a stage's condition keeps it from running, or ''. What cannot be judged opens no gate."""
-        record = self.known.record(base.launch_digest())
+        record = self.known.record(base.identity())
         if record is None or record.score is None:
             return "its base was not measured"
         variables = {
@@ -240,13 +223,14 @@ class _Walk:
             return found
         if self.plan.search.confirm_most is not None and stage.strategy in ("grid", "halving"):
             # In an order that is drawn, so that a drift of the host favours no end of a sweep.
-            found.sort(key=lambda trial: draw(f"{self.plan.seed}/{stage.name}/{trial.launch_digest()}"))
+            found.sort(key=lambda trial: draw(f"{self.plan.seed}/{stage.name}/{trial.identity()}"))
         # What earlier runs found good comes first, what they found bad last.
-        return sorted(found, key=lambda trial: -self.hint(trial))
+        found.sort(key=lambda trial: -self.hint(trial))
+        return together(found) if stage.loads() else found
 
     def hint(self, trial: Trial) -> float:
         """Return what earlier runs found of a trial, a log ratio to their baseline; 0 where they say nothing."""
-        return self.plan.search.hints.get(trial.launch_digest(), 0.0) if self.plan.search.hints else 0.0
+        return self.plan.search.hints.get(trial.identity(), 0.0) if self.plan.search.hints else 0.0
 
     def cured(self, trial: Trial) -> Trial:
         """Return the trial, or what the playbook puts in its place after a failure of a class that it has a cure for.
@@ -255,7 +239,7 @@ class _Walk:
         """
         used: Counter[str] = Counter()
         while True:
-            record = self.known.record(trial.launch_digest())
+            record = self.known.record(trial.identity())
             if record is None or record.score is None or record.score.value is not None:
                 return trial
             finding = record.score.finding
@@ -271,7 +255,7 @@ class _Walk:
             except ValueError as problem:
                 self.notes.append(f"{record.trial.id} failed with {finding} and cannot be cured ({problem})")
                 return trial
-            if other.launch_digest() == trial.launch_digest():
+            if other.identity() == trial.identity():
                 return trial
             words = ", ".join(f"{key.split('.', 1)[1]}={value}" for key, value in change.items())
             self.cures[other.id] = f"{record.trial.id} failed with {finding}: tried again with {words}"
@@ -280,20 +264,25 @@ class _Walk:
     def pick(self, stage: Stage, base: Trial, trials: Sequence[Trial], merits: Sequence[float | None]) -> int | None:
         """Return the index of the trial to measure next."""
         if stage.strategy == "halving":
-            known = [self.known.logs(trial.launch_digest()) for trial in trials]
+            known = [self.known.logs(trial.identity()) for trial in trials]
             return next_halving([None if merit == INVALID else own for own, merit in zip(known, merits, strict=True)])
         if stage.strategy != "unimodal":
-            return next_in_order(merits)
+            up = [
+                merit if trial.launch_digest() == self.purse.running else INVALID
+                for trial, merit in zip(trials, merits, strict=True)
+            ]
+            free = next_in_order(up)
+            return next_in_order(merits) if free is None else free
         promised = max(range(len(trials)), key=lambda index: self.hint(trials[index]), default=None)
         if promised is not None and merits[promised] is None and self.hint(trials[promised]) > 0:
             return promised
-        wanted = base.launch_digest()
-        start = next((index for index, trial in enumerate(trials) if trial.launch_digest() == wanted), None)
+        wanted = base.identity()
+        start = next((index for index, trial in enumerate(trials) if trial.identity() == wanted), None)
         return next_unimodal(merits, start)
 
     def once_more(self, trial: Trial, because: str) -> Measure:
         """Return the launch of a trial; of one that was launched before, a fresh one under a name of its own."""
-        record = self.known.record(trial.launch_digest())
+        record = self.known.record(trial.identity())
         if record is None:
             return Measure(trial, because)
         source = record.trial.of or record.trial.id
@@ -316,7 +305,7 @@ class _Walk:
 
     def choose(self, baseline: Record, cut: bool) -> Next:
         """Take the best of what was explored, and confirm it if that can pay."""
-        own, ended = baseline.trial.launch_digest(), ""
+        own, ended = baseline.trial.identity(), ""
         if cut:
             ended = "the launches left would not pay for a confirmation"
         rest = [name for name in self.known.names() if name != self.known.name(own)]
@@ -333,9 +322,12 @@ class _Walk:
             self.notes.append("exploration ended early: the launches left are those of the confirmation")
         if not self.plan.search.confirm_launches:
             return self.finished("budget" if cut else "explored")
-        limit, needed = self.plan.budget.launches, 2 * LAUNCHES_MIN
-        if not self.confirming and limit is not None and limit - self.launches < needed:
-            return self.finished("budget", f"{limit - self.launches} launches are left, a confirmation needs {needed}")
+        shared = baseline.trial.launch_digest() == best.trial.launch_digest()
+        limit, needed = self.plan.budget.launches, LAUNCHES_MIN * (1 if shared else 2)
+        if not self.confirming and limit is not None and limit - self.purse.launches < needed:
+            return self.finished(
+                "budget", f"{limit - self.purse.launches} launches are left, a confirmation needs {needed}"
+            )
         self.confirmed = Confirmation(self.plan, self.known, self.history, baseline, best)
         return self.confirmed.next()
 
@@ -368,7 +360,7 @@ class _Walk:
         left = AGAIN_MAX - len(spent)
         if limit is not None:
             planned = Confirmation(self.plan, self.known, self.history, baseline, best)
-            spare = limit - self.launches
+            spare = limit - self.purse.launches
             # An odd launch makes no pair: it is free for this.
             left = min(left, max(spare % 2, spare - 2 * math.ceil(RESERVE * planned.wanted())))
         if left <= 0:

@@ -36,14 +36,21 @@ def resolve_trial(
     """
     flags: dict[str, FlagValue] = {**plan.server.flags, **base_flags}
     env: dict[str, str | None] = {**plan.server.env, **base_env}
+    load: dict[str, Scalar | None] = {}
+    request: dict[str, Scalar] = {}
     for coordinate, value in point.items():
         target, key = coordinate.split(".", 1)
         if target == "flags":
             flags[key] = value
-        else:
+        elif target == "env":
             env[key] = None if value is None else _env_text(value)
+        elif target == "benchmark" and (value is not None or key.startswith("-")):
+            load[key] = value
+        elif target == "request" and value is not None:
+            request[key] = value
     given = {key: value for key, value in env.items() if value is not None}
-    return Trial(id=id, role=role, stage=stage, point=point, flags=_derive(flags, given, evaluate), env=given)
+    derived = _derive(flags, given, evaluate)
+    return Trial(id=id, role=role, stage=stage, point=point, flags=derived, env=given, benchmark=load, request=request)
 
 
 def is_skipped(stage: Stage, trial: Trial, evaluate: Evaluate) -> bool:
@@ -54,7 +61,8 @@ def is_skipped(stage: Stage, trial: Trial, evaluate: Evaluate) -> bool:
     if stage.skip_when is None:
         return False
     given = {key: value for key, value in trial.flags.items() if value is not None}
-    return evaluate(stage.skip_when, {"flags": given, "env": trial.env}) is True
+    load = {"benchmark": trial.benchmark, "request": trial.request}
+    return evaluate(stage.skip_when, {"flags": given, "env": trial.env, **load}) is True
 
 
 def _env_text(value: Scalar) -> str:
@@ -89,9 +97,26 @@ def _plain(value: Any) -> Any:
     return rounded(value) if isinstance(value, float) else value
 
 
+def together(trials: Sequence[Trial]) -> list[Trial]:
+    """Put trials that one launch serves next to each other, in the order of the first of each."""
+    groups: dict[str, list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault(trial.launch_digest(), []).append(trial)
+    return [trial for group in groups.values() for trial in group]
+
+
+def goes_on(plan: Plan, trial: Trial) -> bool:
+    """Say whether more may be measured on this trial's launch: nothing is, once a profiler has run on it."""
+    stages = plan.search.stages
+    own = next((stage for stage in stages if stage.name == trial.stage), None)
+    if own is not None:
+        return own.loads()
+    return trial.role in ("baseline", "base") and bool(stages) and stages[0].loads() and not stages[0].when
+
+
 def wants_profile(plan: Plan, trial: Trial) -> bool:
     """Say whether a profile of this trial may be read by a later stage, or is wanted anyway."""
-    if plan.profile.method == "off" or trial.role not in EXPLORING or trial.of:
+    if plan.profile.method == "off" or trial.role not in EXPLORING or trial.of or goes_on(plan, trial):
         return False
     if plan.profile.on == "all" or trial.role == "base":
         return True

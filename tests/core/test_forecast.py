@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent.core.forecast import check, forecast
-from agent.core.plan import Budget, Expr, Goal, Noise, Profile, Search, Stage
+from agent.core.plan import Axis, Budget, Cure, Expr, Goal, Noise, Profile, Search, Stage
 from agent.errors import PlaybookError
 from tests.support.searching import BASE, NCCL, SWEEP, evaluate, knob, plan
 
@@ -17,6 +17,29 @@ def test_forecast_of_the_seed():
     assert [(stage.least, stage.most) for stage in found.stages] == [(0, 3), (3, 5)]
     assert [trial.id for trial in found.trials] == ["baseline", "base", "nccl-ll", "nccl-ll128", "nccl-simple"]
     assert forecast(plan(budget=Budget(launches=9)), evaluate).capped
+
+
+def test_the_load_is_swept_without_a_launch():
+    """None for the baseline's own server, one where another server has to be up, one for each that differs."""
+    load = Axis(target="request", key="top_k", values=(1, 2, 3))
+    alone = Stage(name="load", axes=(load,))
+    mixed = Stage(name="mixed", axes=(Axis(target="flags", key="x", values=(1, 2)), load))
+    found = forecast(plan(alone, flags={}), evaluate)
+    assert [(one.least, one.most, one.points) for one in found.stages] == [(0, 0, 3)]
+    assert (found.least, found.most, found.confirm) == (1, 3, 2)
+    assert [(one.least, one.most) for one in forecast(plan(alone), evaluate).stages] == [(1, 1)]
+    assert [(one.least, one.most) for one in forecast(plan(mixed, alone, flags={}), evaluate).stages] == [
+        (2, 2),
+        (0, 1),
+    ]
+
+
+def test_what_fails_is_counted_by_the_bound():
+    """Cures of each candidate, a launch to spare on each side, and what is left running."""
+    one = plan(knob(1, 2, 3), flags={}, confirm=2)
+    assert (forecast(one, evaluate).most, forecast(one, evaluate).bound) == (8, 10)
+    cured = one.model_copy(update={"on_fail": {"HOST_OOM": Cure(set={"x": 0}, attempts=2)}, "finally_": "winner"})
+    assert forecast(cured, evaluate).bound == 1 + 3 * 3 + 6 + 1
 
 
 @pytest.mark.parametrize(

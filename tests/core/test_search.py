@@ -345,3 +345,55 @@ def test_a_baseline_that_breaks_a_limit_is_still_the_baseline():
 
     bench = Late(plan(knob(1, 2), flags={}), lambda trial: 10.0 + trial.flags.get("x", 0))
     assert (bench.run().reason, bench.run().winner) == ("confirmed", "knob-2")
+
+
+LOADS = Stage(
+    name="load",
+    axes=(
+        Axis(target="flags", key="x", values=(1, 2)),
+        Axis(target="benchmark", key="concurrency", values=(4, 8, 16)),
+    ),
+)
+
+
+def test_points_that_differ_in_the_load_share_a_launch():
+    """A grid of two servers and three loads is two launches, and none for loads of the server that is up."""
+    worth = {4: 100.0, 8: 104.0, 16: 102.0}
+    bench = Bench(plan(LOADS, flags={}, confirm=0), lambda trial: worth.get(trial.benchmark.get("concurrency"), 90.0))
+    end = bench.run()
+    assert [(record.trial.id, record.launch) for record in bench.history] == [
+        ("baseline", "l1"),
+        *((f"load-1-{level}", "l2") for level in (4, 8, 16)),
+        *((f"load-2-{level}", "l3") for level in (4, 8, 16)),
+    ]
+    assert end.winner == "load-1-8"
+
+
+def test_after_a_point_that_failed_the_next_has_a_launch_of_its_own():
+    """What a failure left behind is not known."""
+    stage = LOADS.model_copy(update={"axes": LOADS.axes[1:]})
+    bench = Bench(
+        plan(stage, flags={}, confirm=0), lambda trial: {8: None}.get(trial.benchmark.get("concurrency"), 9.0)
+    )
+    bench.run()
+    assert [record.launch for record in bench.history] == ["l1", "l1", "l1", "l2"]
+
+
+def test_sides_that_differ_in_the_load_alone_are_confirmed_on_shared_launches():
+    """One launch a pair, a fresh one each; the budget counts it so."""
+    stage = LOADS.model_copy(update={"axes": LOADS.axes[1:]})
+    search = plan(stage, flags={}, confirm=2, budget=Budget(launches=3))
+    bench = Bench(search, lambda trial: 90.0 + trial.benchmark.get("concurrency", 0), s_l=0.001, s_w=0.001)
+    end = bench.run()
+    assert [record.launch for record in bench.history if record.trial.role == "confirm"] == ["l2", "l2", "l3", "l3"]
+    assert end.comparison is not None
+    assert (end.comparison.word, end.comparison.launches) == ("goal met", 4)
+
+
+def test_a_spent_budget_of_launches_stops_no_point_that_costs_none():
+    """Time still does."""
+    stage = LOADS.model_copy(update={"axes": LOADS.axes[1:]})
+    bench = Bench(plan(stage, flags={}, confirm=0, budget=Budget(launches=1)), lambda trial: 90.0)
+    assert bench.run().reason == "no candidate beats the baseline in exploration"
+    assert len(bench.history) == 4
+    assert bench.launches == 1

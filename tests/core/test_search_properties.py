@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.core.forecast import forecast
-from agent.core.plan import Axis, Budget, Goal, Plan, Search, Stage, Trial
+from agent.core.plan import Axis, Budget, Cure, Goal, Plan, Search, Stage, Trial
 from agent.core.search import Confirm, Measure, propose
 from agent.core.statistics import looks
 from agent.core.trials import EXPLORING
@@ -19,7 +19,7 @@ from tests.support.searching import Bench, evaluate, plan
 VALUE = st.one_of(st.none(), st.integers(1, 6), st.sampled_from(["LL", "Simple"]))
 AXIS = st.builds(
     Axis,
-    target=st.sampled_from(["flags", "env"]),
+    target=st.sampled_from(["flags", "env", "request"]),
     key=st.sampled_from(["x", "y", "z"]),
     values=st.lists(VALUE, min_size=1, max_size=5, unique=True).map(tuple),
 )
@@ -37,16 +37,23 @@ def plans(draw: st.DrawFn) -> Plan:
         stages.append(Stage(name=f"s{number}", when=when, axes=tuple(axes), strategy=strategy, sample=sample))
     flags = draw(st.dictionaries(st.sampled_from(["x", "y"]), st.integers(1, 6)))
     confirm, budget = draw(st.sampled_from([0, 2, 3, 5])), draw(st.one_of(st.none(), st.integers(1, 30)))
-    search = Search(flags=flags, stages=tuple(stages), confirm_launches=confirm)
+    most = draw(st.sampled_from([None, confirm + 2])) if confirm else None
+    search = Search(flags=flags, stages=tuple(stages), confirm_launches=confirm, confirm_most=most)
     direction = draw(st.sampled_from(["up", "down"]))
-    return plan(search=search, budget=Budget(launches=budget), goal=Goal(improve=0.02, direction=direction))
+    cure = st.builds(Cure, set=st.just({"z": 9}), attempts=st.integers(1, 2))
+    return plan(
+        search=search,
+        budget=Budget(launches=budget),
+        goal=Goal(improve=0.02, direction=direction),
+        on_fail=draw(st.dictionaries(st.just("CRASH"), cure)),
+    )
 
 
 def made_up(seed: int) -> Callable[[Trial], float | None]:
     """Return a surface without any shape: one launch in seven fails."""
 
     def truth(trial: Trial) -> float | None:
-        word = hashlib.sha256(f"{seed}/{trial.launch_digest()}".encode()).digest()
+        word = hashlib.sha256(f"{seed}/{trial.identity()}".encode()).digest()
         failed = trial.role != "baseline" and word[0] % 7 == 0
         return None if failed else 90.0 + word[1] / 12
 
@@ -59,20 +66,21 @@ def test_search_properties(drawn, seed):
     """It ends; no configuration is explored twice; the budget holds; every prefix is answered the same again."""
     bench = Bench(drawn, made_up(seed), seed, s_l=0.005, s_w=0.003, profile={"a": 0.4 + seed % 3 / 10})
     end = bench.run()
-    explored = [r.trial.launch_digest() for r in bench.history if r.trial.role in EXPLORING]
+    explored = [r.trial.identity() for r in bench.history if r.trial.role in EXPLORING and not r.trial.of]
     assert len(explored) == len(set(explored))
     assert len(bench.ids) == len(set(bench.ids))
     if drawn.budget.launches is not None:
-        assert len(bench.history) <= drawn.budget.launches
+        assert bench.launches <= drawn.budget.launches
+    assert bench.launches <= forecast(drawn, evaluate).bound
     roles = [record.trial.role == "confirm" for record in bench.history]
     assert roles == sorted(roles), "exploration never goes on after confirmation began"
     if any(roles):
         assert end.winner
     failed = sum(r.score is not None and r.score.value is None for r in bench.history)
     if not failed:
-        assert len(bench.history) <= forecast(drawn, evaluate).most
+        assert bench.launches <= forecast(drawn, evaluate).most
     for cut, record in enumerate(bench.history):
-        again = propose(drawn, list(bench.history[:cut]), evaluate)
+        again = Bench(drawn, history=list(bench.history[:cut])).next()
         assert isinstance(again, Measure | Confirm)
         assert again.trial == record.trial
 

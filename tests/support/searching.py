@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agent.core.campaign.choices import may_share
 from agent.core.expressions import compile as compile_expression
 from agent.core.plan import Axis, Expr, Goal, Plan, Search, Server, Stage, Trial
-from agent.core.search import Finished, Record, Score, propose
+from agent.core.search import Finished, Next, Record, Score, propose
 
 STEPS, DRAFT = "speculative-num-steps", "speculative-num-draft-tokens"
 TUNED = (90.6, 94.0, 90.8, 85.3, 79.2, 73.2, 67.7, 62.7, 58.2, 54.2)
@@ -90,11 +91,29 @@ class Bench:
     def run(self) -> Finished:
         """Follow the proposals to the end."""
         while True:
-            step = propose(self.plan, self.history, evaluate, self.rejects)
+            step, up = self.next(), self.up()
             if isinstance(step, Finished):
                 return step
             assert len(self.history) < 200, "the search does not end"
-            self.history.append(Record(step.trial, self.score(step.trial)))
+            same = up is not None and step.trial.launch_digest() == up.trial.launch_digest()
+            number = self.launches + 1 - (same and up is not None and may_share(up.trial, step.trial))
+            self.history.append(Record(step.trial, self.score(step.trial), f"l{number}"))
+
+    @property
+    def launches(self) -> int:
+        """How many servers were started."""
+        return len({record.launch for record in self.history})
+
+    def next(self) -> Next:
+        """Return what is proposed now."""
+        up = self.up()
+        running = up.trial.launch_digest() if up is not None else ""
+        return propose(self.plan, self.history, evaluate, self.rejects, launches=self.launches, running=running)
+
+    def up(self) -> Record | None:
+        """Return what was measured last, where a server is left that another trial may be measured on."""
+        last = self.history[-1] if self.history else None
+        return last if last is not None and last.score is not None and last.score.value is not None else None
 
     @property
     def ids(self) -> list[str]:

@@ -63,12 +63,37 @@ def first(campaign: Campaign) -> Proposed:
 
 def _proposed(campaign: Campaign, trial: Trial, because: str) -> Proposed:
     """Give a trial its launch: one that is up and equal when that is allowed, else a new one."""
-    current = running(campaign)
-    if current is not None and trial.role in ("base", "candidate") and not (current.profiled or campaign.jobs):
-        record = next(record for record in campaign.history if record.launch == current.id)
-        if record.trial.launch_digest() == trial.launch_digest() and not trial.of:
-            return Proposed(trial=trial, launch=current.id, because=because)
+    current = reusable(campaign)
+    if (
+        current is not None
+        and current.trial.launch_digest() == trial.launch_digest()
+        and may_share(current.trial, trial)
+    ):
+        return Proposed(trial=trial, launch=current.launch, because=because)
     return Proposed(trial=trial, launch=f"l{len(campaign.launches) + 1}", because=because)
+
+
+def reusable(campaign: Campaign) -> Record | None:
+    """Return the trial that was measured last on the server that is up, where another may be measured after it.
+
+    Not where a profiler has run on it, nor where the last measurement was not accepted: what that left behind is not
+    known, and it may have been the server's own fault.
+    """
+    current, record = running(campaign), campaign.record
+    if current is None or record is None or record.launch != current.id or current.profiled or campaign.jobs:
+        return None
+    return record if record.accepted else None
+
+
+def may_share(before: Trial, trial: Trial) -> bool:
+    """Say whether a trial may be measured on the launch of one that is equal to it but for the load.
+
+    A launch is made again for its own sake where ``of`` is named. The two sides of a pair of the confirmation may
+    share one: what the launch adds to both falls out of their ratio.
+    """
+    if trial.role == "confirm":
+        return before.role == "confirm" and before.id.split("-")[1] == trial.id.split("-")[1] and before.id != trial.id
+    return trial.role in ("base", "candidate") and not trial.of
 
 
 def running(campaign: Campaign) -> Launch | None:
@@ -113,7 +138,16 @@ def _next(campaign: Campaign) -> Choice:
     started = sum(1 for launch in campaign.launches.values() if launch.key)
     past = [_past(campaign, item) for item in campaign.history if item.trial.role != "final"]
     own_s = campaign.now - campaign.away_s
-    step = propose(campaign.plan, past, evaluate, rejects(campaign), launches=started, elapsed_s=own_s)
+    up = reusable(campaign)
+    step = propose(
+        campaign.plan,
+        past,
+        evaluate,
+        rejects(campaign),
+        launches=started,
+        elapsed_s=own_s,
+        running=up.trial.launch_digest() if up is not None else "",
+    )
     if isinstance(step, Finished):
         return Choice(first=[_concluded(campaign, step)])
     proposal = _proposed(campaign, step.trial, "; ".join([step.because, *step.notes]))
@@ -135,7 +169,7 @@ def rejects(campaign: Campaign) -> Rejects:
 def _past(campaign: Campaign, record: Record) -> Past:
     scored, goal = record.scored, campaign.plan.goal
     if scored is None:
-        return Past(record.trial)
+        return Past(record.trial, launch=record.launch)
     value = scored.values.get(goal.metric) if scored.valid else None
     return Past(
         record.trial,
@@ -150,6 +184,7 @@ def _past(campaign: Campaign, record: Record) -> Past:
             effective=scored.configuration,
             broken=goal.broken(scored.values) if scored.valid else "",
         ),
+        launch=record.launch,
     )
 
 
@@ -202,7 +237,8 @@ def _configuration(kind: ServerKind, plan: Plan, trial: Trial, seen: Mapping[str
         asked = trial.flags.get(name)
         value = seen.get(kind.canonical(name), "" if asked in (None, False) else asked)
         flags[kind.canonical(name)] = str(value)
-    return digest({"flags": flags, "env": trial.env})[:16]
+    load = {"benchmark": trial.benchmark, "request": trial.request} if trial.benchmark or trial.request else {}
+    return digest({"flags": flags, "env": trial.env, **load})[:16]
 
 
 def _noise(step: Finished) -> list[str]:

@@ -174,7 +174,7 @@ def evidence_of(campaign: Campaign, visit: Visit) -> Evidence:
         passed=passed_states(campaign, visit.launch) if campaign.plan.debug is not None else frozenset(),
         finding=record.finding if record else "",
         results=record.benchmarks if record else (),
-        answered=launch.answers if launch else "",
+        answered=launch.answers.get(record.trial.asked() if record else "", "") if launch else "",
         reference=campaign.reference,
         profile=record.profile if record else "",
     )

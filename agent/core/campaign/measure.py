@@ -77,7 +77,7 @@ def _measured(context: Context) -> Step:
         return first
     results = [bench.read_benchmark(text, plan.benchmark) for text in context.record.benchmarks]
     if len(results) < _wanted(context, results):
-        argv, files = bench.bench_command(plan.benchmark, server)
+        argv, files = bench.bench_command(plan.benchmark, server, context.trial)
         env = {"AGENT_PORT": str(server.port), "AGENT_URL": f"http://127.0.0.1:{server.port}"}
         job = Job(role="benchmark", argv=argv, files=files, env=env, secrets=server.secrets)
         ended = sum(1 for answer in context.visit.of("bench") if known(answer))
@@ -93,9 +93,10 @@ def _measured(context: Context) -> Step:
 def _questions(context: Context) -> Step:
     """Ask what the answers are compared by, once a launch; done where nothing is to be asked."""
     plan, server = context.evidence.plan, context.evidence.server
-    if plan.accuracy is None or context.launch.answers:
+    if plan.accuracy is None or context.launch.answers.get(context.trial.asked()):
         return Step(done=True)
-    argv, files = accuracy_command(plan.accuracy, server, reference=context.trial.role == "baseline")
+    reference = context.trial.role == "baseline"
+    argv, files = accuracy_command(plan.accuracy, server, reference=reference, request=context.trial.request)
     env = {"AGENT_PORT": str(server.port), "AGENT_URL": f"http://127.0.0.1:{server.port}"}
     job = Job(role="benchmark", argv=argv, files=files, env=env, secrets=server.secrets)
     return run_job(context, "accuracy", job, plan.accuracy.timeout_s, 0)

@@ -74,8 +74,8 @@ class Launch:
     """What the running server said of itself."""
     health_s: float | None = None
     """Seconds from the start to the move out of health-wait by ``pass``."""
-    answers: str = ""
-    """What it answered to the questions of ``accuracy``."""
+    answers: dict[str, str] = field(default_factory=dict)
+    """What it answered to the questions of ``accuracy``, by the way they were asked (``Trial.asked``)."""
     profiled: bool = False
     gone: bool = False
     """A kill has proved that nothing of it lives."""
@@ -96,7 +96,8 @@ class Launch:
         if key in self.keys:
             return
         self.keys.append(key)
-        self.started, self.health_s, self.profiled, self.inspected, self.answers = None, None, False, {}, ""
+        self.started, self.health_s, self.profiled, self.inspected = None, None, False, {}
+        self.answers.clear()
         self.log.clear()
         self.offsets.clear()
 

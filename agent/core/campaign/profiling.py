@@ -12,7 +12,7 @@ from ..probes import benchmark as bench
 from ..probes import trace
 from ..probes.containers import read_containers
 from ..statistics import mean
-from ..trials import EXPLORING, wants_profile
+from ..trials import EXPLORING, goes_on, wants_profile
 from ..values import Verdict
 from .common import Context, Step, run_job
 
@@ -39,7 +39,7 @@ def _is_profiled(context: Context) -> bool:
     plan, trial = context.evidence.plan, context.trial
     if wants_profile(plan, trial):
         return True
-    if plan.profile.method == "off" or plan.profile.on != "best" or trial.role not in EXPLORING:
+    if plan.profile.method == "off" or plan.profile.on != "best" or trial.role not in EXPLORING or goes_on(plan, trial):
         return False
     return trial.role == "baseline" or _is_best(context)
 

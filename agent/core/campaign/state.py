@@ -125,7 +125,7 @@ class Campaign:
     def reference(self) -> str:
         """What the baseline's first launch that was asked answered to the questions of ``accuracy``; '' = nothing."""
         asked = (self.launches[record.launch] for record in self.history if record.trial.role == "baseline")
-        return next((launch.answers for launch in asked if launch.answers), "")
+        return next((launch.answers[""] for launch in asked if launch.answers.get("")), "")
 
     def keys(self) -> tuple[str, ...]:
         """Keys of everything that this run started and that may still live."""
@@ -281,7 +281,7 @@ def _learn(campaign: Campaign, answer: Answer) -> None:
     elif answer.role == "bench" and record is not None and isinstance(answer.outcome, Completed):
         record.benchmarks.append(text or "")
     elif answer.role == "accuracy" and campaign.launch is not None and isinstance(answer.outcome, Completed):
-        campaign.launch.answers = text or ""
+        campaign.launch.answers[record.trial.asked() if record is not None else ""] = text or ""
     elif answer.role == "sample" and record is not None and text is not None:
         record.profile = text
 

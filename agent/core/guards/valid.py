@@ -12,6 +12,7 @@ from pydantic import Field
 from ..probes.benchmark import BenchmarkResult
 from ..values import Finding, Verdict
 from .base import Fraction, Guard, Seconds, failed, passed, unknown
+from .config import same
 from .load import results_of
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class BenchValid(Guard):
     """Prompts may come from the prefix cache, and nobody needs to know whether they do."""
     cold_ok: bool = False
     """The first requests may be among those that are measured: nothing has to be sent before."""
+    unseen_ok: bool = False
+    """Further fields of requests may be ones that the server does not say it went by."""
     counts_required: bool = True
     """Without this, a script of the user's own may keep to itself how many requests and tokens there were."""
     max_tok_s: float = 1e6
@@ -78,6 +81,7 @@ class BenchValid(Guard):
             for name, part in {"": result, **result.workloads}.items():
                 prefix = f"repeat {place}{f' ({name})' if name else ''}: "
                 fault = self._fault(part, metric if not name else "", prefix)
+                fault = fault or self._requested(part, prefix)
                 fault = fault or (self._conditions(part, kind, trial, prefix) if kind is not None else None)
                 if fault is not None:
                     return fault
@@ -156,6 +160,25 @@ class BenchValid(Guard):
             saw = f"{prefix}the server generated {served} tokens meanwhile, {tokens} of them for us"
             return failed(Finding.IMPLAUSIBLE, saw, "no other load", "somebody else uses this server")
         return None
+
+    def _requested(self, result: BenchmarkResult, prefix: str) -> Verdict | None:
+        """Judge whether the server went by the further fields of requests: what it does not know it ignores."""
+        applied = result.applied
+        if not result.asked or self.unseen_ok:
+            return None
+        wanted = "each further field in the server's own account of the request"
+        if applied is None:
+            saw = f"{prefix}whether the server goes by {', '.join(result.asked)} is not known"
+            return unknown(saw, f"{wanted}; else `unseen_ok`")
+        odd = [
+            f"{name}: asked {asked}, " + (f"in effect {applied[name]}" if name in applied else "unknown to the server")
+            for name, asked in result.asked.items()
+            if name not in applied or not same(asked, applied[name])
+        ]
+        if not odd:
+            return None
+        remedy = "this release does not know the field, or changes it: every point of its sweep is the same"
+        return failed(Finding.CONFIG_OVERRIDDEN, f"{prefix}{'; '.join(odd)[:200]}", wanted, remedy)
 
     def _conditions(
         self, result: BenchmarkResult, kind: ServerKind, trial: Trial | None, prefix: str

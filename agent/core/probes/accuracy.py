@@ -153,8 +153,13 @@ def agrees(one: Answered, reference: Answered, tie: float) -> bool:
     return False
 
 
-def accuracy_command(accuracy: Accuracy, server: Server, *, reference: bool) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the command line that asks the questions, and the job's files. ``reference``: probabilities as well."""
+def accuracy_command(
+    accuracy: Accuracy, server: Server, *, reference: bool, request: Mapping[str, Any] | None = None
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the command line that asks the questions, and the job's files. ``reference``: probabilities as well.
+
+    ``request``: fields that each of its requests has beside its own. A command has requests of its own.
+    """
     if accuracy.command:
         runner = ("python3", "@job/bench_tool.py", "--tool", "command", "--port", str(server.port), "--")
         return (*runner, *accuracy.command), dict(accuracy.files)
@@ -162,5 +167,6 @@ def accuracy_command(accuracy: Accuracy, server: Server, *, reference: bool) -> 
     if "questions.json" in accuracy.files:
         asked = ("--questions-file", "@job/questions.json")
     argv = ("python3", f"@job/{SCRIPT}", "--port", str(server.port), "--api", server.kind)
-    more = ("--logprobs",) if reference else ()
+    more: tuple[str, ...] = ("--logprobs",) if reference else ()
+    more += ("--request", json.dumps(dict(request))) if request else ()
     return (*argv, "--tokens", str(accuracy.tokens), *more, *asked), dict(accuracy.files)

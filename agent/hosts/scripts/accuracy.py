@@ -26,6 +26,7 @@ def ask(client: Any, failed: Any, model: str, prompt: str, options: argparse.Nam
     body: dict[str, Any] = {"model": model, "prompt": prompt, "max_tokens": options.tokens, "temperature": 0, "seed": 0}
     if options.api == "llamacpp":
         body["cache_prompt"] = False
+    body.update(json.loads(options.request))
     if logprobs:
         body["logprobs"] = ALTERNATIVES
     try:
@@ -66,6 +67,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--timeout", type=float, default=120.0)
     parser.add_argument("--logprobs", action="store_true")
+    parser.add_argument("--request", default="{}", help="a JSON object: further fields of each request")
     options = parser.parse_args()
     try:
         text = Path(options.questions_file).read_text("utf-8") if options.questions_file else options.questions
@@ -73,6 +75,8 @@ def main() -> int:
         whole = isinstance(questions, list) and all(isinstance(item, dict) for item in questions)
         if not whole or not all(item.get("prompt") for item in questions):
             raise ValueError("questions are a JSON list of objects, each with a prompt")
+        if not isinstance(json.loads(options.request), dict):
+            raise ValueError("--request takes a JSON object")
     except (OSError, ValueError) as error:
         sys.stderr.write(f"accuracy: {error}\n")
         return 2

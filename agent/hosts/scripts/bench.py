@@ -133,7 +133,7 @@ def request_body(options: argparse.Namespace, model: str, prompt: str, count: in
     """Return path and body for one request: fixed length, greedy, streamed, without a prompt cache."""
     seed, ignore = options.seed, not options.stop_at_eos
     if options.api == "sglang":
-        sampling = {"temperature": 0, "max_new_tokens": count, "ignore_eos": ignore}
+        sampling = {"temperature": 0, "max_new_tokens": count, "ignore_eos": ignore, **options.request}
         return "/generate", {"text": prompt, "sampling_params": sampling, "stream": True}
     body: dict[str, Any] = {"model": model, "max_tokens": count, "temperature": 0, "seed": seed, "stream": True}
     body["stream_options"] = {"include_usage": True}
@@ -141,6 +141,7 @@ def request_body(options: argparse.Namespace, model: str, prompt: str, count: in
         body["ignore_eos"] = True
     if options.api == "llamacpp":
         body["cache_prompt"] = False
+    body.update(options.request)
     if options.chat:
         body["messages"] = [{"role": "user", "content": prompt}]
         return "/v1/chat/completions", body
@@ -298,6 +299,30 @@ def served_model(client: Client) -> str:
         return ""
 
 
+def fields(text: str) -> dict[str, Any]:
+    """Return the JSON object that a text is; ValueError when it is none."""
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("not an object")
+    return found
+
+
+def applied(client: Client, options: argparse.Namespace) -> dict[str, Any] | None:
+    """Return those of the further fields that the server says it went by, with its values; None: it does not say.
+
+    Servers ignore what they do not know without a word. llama.cpp keeps the parameters of each slot's last request;
+    the slot with the newest task served one of ours.
+    """
+    if options.api != "llamacpp" or not options.request:
+        return None
+    try:
+        slots = [slot for slot in json.loads(client.get("/slots")) if slot.get("params")]
+        used = max(slots, key=lambda slot: int(slot["id_task"]))["params"]
+        return {name: used[name] for name in options.request if name in used}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of this script's flags."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -319,6 +344,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="of unique prefixes and of the server; -1 = a new one")
     parser.add_argument("--unique-prefix", action="store_true", help="begin each prompt differently: no cache hits")
     parser.add_argument("--flush", action="store_true", help="empty SGLang's prefix cache before measuring")
+    parser.add_argument("--request", type=fields, default={}, help="a JSON object: further fields of each request")
     parser.add_argument("--stop-at-eos", action="store_true", help="let answers end by themselves")
     return parser
 
@@ -358,7 +384,7 @@ def loads(options: argparse.Namespace) -> list[tuple[str, argparse.Namespace, li
 
 PARAMETERS = (
     *("api", "chat", "output_tokens", "requests", "concurrency", "warmup"),
-    *("timeout", "seed", "unique_prefix", "stop_at_eos"),
+    *("timeout", "seed", "unique_prefix", "stop_at_eos", "request"),
 )
 
 
@@ -381,6 +407,7 @@ def window(client: Client, options: argparse.Namespace, model: str, prompts: lis
         "wall_s": round(wall_s if simulated_s is None else simulated_s, 6),
         "completed": sum(record["ok"] for record in records),
         "flushed": flushed,
+        "applied": applied(client, options),
         "counters": {name: after[name] - before[name] for name in sorted(after) if name in before},
         "requests": records,
     }

@@ -68,6 +68,20 @@ RULES: list[tuple[str, str, str, Result, Finding | None]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("applied", "result"),
+    [({"n_max": 4}, Result.PASS), ({"n_max": 2}, Result.FAIL), ({}, Result.FAIL), (None, Result.UNKNOWN)],
+)
+def test_a_field_of_requests_that_the_server_does_not_go_by(applied: Any, result: Result) -> None:
+    """Servers ignore what they do not know: one that says nothing of it has not shown that it did it."""
+    text = document(asked={"request": {"n_max": 4}}, applied=applied)
+    verdict = judged(text)
+    assert verdict.result is result, verdict
+    if result is Result.FAIL:
+        assert verdict.finding is Finding.CONFIG_OVERRIDDEN
+    assert judged(text, unseen_ok=True).result is Result.PASS
+
+
 @pytest.mark.parametrize(("rule", "wrong", "near", "result", "finding"), RULES, ids=[row[0] for row in RULES])
 def test_rules(rule: str, wrong: str, near: str, result: Result, finding: Finding | None) -> None:
     """Each with what is just out, and what is just in."""

@@ -13,12 +13,24 @@ from typing import Any
 
 import pytest
 
-from agent.core.plan import Benchmark, Extract, Server, Workload
+from agent.core.plan import Benchmark, Extract, Server, Trial, Workload
 from agent.core.probes.benchmark import TOOLS, BenchmarkResult, bench_command, read_benchmark
 from agent.core.probes.benchmark.others import read_batches, read_llama_bench, read_speculative
 
 REAL = Path(__file__).parent / "real"
 SERVER = Server(kind="sglang", host="box", port=30000, gpus=0, command=("x",))
+
+
+def test_a_trial_changes_the_flags_of_a_tool():
+    """In whatever form they stand among its words; what is unset goes, with its value."""
+    args = ("--max-concurrency", "8", "--request-rate=4", "--seed", "-1", "--quiet", "--num-prompts", "64")
+    words = {"--max-concurrency": 16, "--request-rate": None, "--seed": None, "--quiet": False, "--rate": 2.5}
+    asked = benchmark("vllm bench serve", args=args)
+    trial = Trial(id="t", role="candidate", benchmark=words)
+    told = bench_command(asked, SERVER, trial)[0]
+    assert told[-6:] == ("--num-prompts", "64", "--max-concurrency", "16", "--rate", "2.5")
+    assert not {"--request-rate=4", "--seed", "-1", "--quiet", "8"} & set(told)
+    assert bench_command(asked, SERVER, trial.model_copy(update={"benchmark": {}})) == bench_command(asked, SERVER)
 
 
 def benchmark(tool: str, **changes: Any) -> Benchmark:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...values import digest
 from .tools import TOOLS
 
 if TYPE_CHECKING:
-    from ...plan import Benchmark, Server, Workload
+    from ...plan import Benchmark, Server, Trial, Workload
 
 PROMPTS_INLINE_CHARS_MAX = 16 * 1024
 """Prompts up to this size travel on the script's command line, longer ones as a file of the job."""
@@ -66,12 +67,52 @@ def prompt_words(workload: Workload) -> tuple[tuple[str, ...], dict[str, str]]:
     return _by_word_or_file("prompts", prompts_text(workload))[:2]
 
 
-def bench_command(benchmark: Benchmark, server: Server) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the command line of one repeat and the job's files, by name, as SHA-256.
+def changed(benchmark: Benchmark, trial: Trial | None) -> Benchmark:
+    """Return the benchmark as a trial changes it: its load, or the flags of its tool or script."""
+    if trial is None or not trial.benchmark:
+        return benchmark
+    words = {key: value for key, value in trial.benchmark.items() if key.startswith("-")}
+    own: dict[str, Any] = {key: value for key, value in trial.benchmark.items() if key not in words}
+    if "concurrency" in own and "requests" not in own:
+        # Fewer requests than are to be in flight would measure another concurrency than was asked for.
+        own["requests"] = max(benchmark.workload.requests, int(own["concurrency"]))
+    load = benchmark.workload.model_copy(update=own)
+    return benchmark.model_copy(update={"workload": load, "args": with_words(benchmark.args, words)})
+
+
+def with_words(args: tuple[str, ...], words: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a command line in which these flags have these values; None leaves a flag out, ``true`` writes it bare."""
+    found: list[str] = []
+    skip = False
+    for place, word in enumerate(args):
+        if skip:
+            skip = False
+            continue
+        if word.partition("=")[0] not in words:
+            found.append(word)
+        elif "=" not in word and place + 1 < len(args):
+            skip = not _is_flag(args[place + 1])
+    for name, value in words.items():
+        if value is True:
+            found.append(name)
+        elif value is not None and value is not False:
+            found += [name, str(value)]
+    return tuple(found)
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and not word[1:].replace(".", "", 1).isdigit()
+
+
+def bench_command(
+    benchmark: Benchmark, server: Server, trial: Trial | None = None
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the command line of one repeat and the job's files, by name, as SHA-256; of a trial, as it changes them.
 
     A script of the user's own gets its own arguments and nothing else; where to send requests stands in the
     environment (``AGENT_PORT``, ``AGENT_URL``). It must be executable by ``python3``, or by ``sh`` if it ends in .sh.
     """
+    benchmark = changed(benchmark, trial)
     if benchmark.tool:
         return _tool_command(benchmark, server)
     if benchmark.script != "builtin":
@@ -87,6 +128,8 @@ def bench_command(benchmark: Benchmark, server: Server) -> tuple[tuple[str, ...]
         words = ("--output-tokens", str(load.output_tokens), "--requests", str(load.requests), *words)
     if benchmark.workloads:
         words = ("--warmup", str(load.warmup), *words)
+    if trial is not None and trial.request:
+        words = ("--request", json.dumps(trial.request), *words)
     argv = ("python3", f"@job/{BUILTIN}", "--port", str(server.port), "--api", *API[server.kind], *words)
     return (*argv, *benchmark.args), {BUILTIN: benchmark.sha256, **files}
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from .numbers import METRICS_MAX, count, measure, word
+from .numbers import METRICS_MAX, count, mapping, measure, word
 from .result import METRICS, REQUESTS_MAX, BenchmarkResult, Latency, goodput, latencies, together
 
 SCHEMA = "agent-bench/1"
@@ -115,6 +115,8 @@ def _window(
         **_speculation(part, done, output),
         **_source(document),
         cache=_cache(part, parameters),
+        asked=mapping(parameters.get("request")),
+        applied=dict(part["applied"]) if isinstance(part.get("applied"), dict) else None,
         warmup=count(parameters.get("warmup")),
         warmup_failed=count(part.get("warmup_failed")),
         errors=tuple(f"{number} × {cause}" for cause, number in causes.most_common(20)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ...values import Value
 from .numbers import summary
@@ -71,6 +71,10 @@ class BenchmarkResult(Value):
     warmup: int | None = None
     """Requests before the measured window that are not counted."""
     warmup_failed: int | None = None
+    asked: dict[str, Any] = {}
+    """Further fields of each request."""
+    applied: dict[str, Any] | None = None
+    """Those of them that the server says it went by, with its values; None: it does not say."""
     errors: tuple[str, ...] = ()
     text_digests: tuple[str, ...] = ()
     """Digests of the answers, one for each different text, sorted: equal sets mean equal answers."""

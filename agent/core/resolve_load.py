@@ -1,0 +1,94 @@
+"""Checks on what a search changes in the load and not in the server: no launch is needed, and not every load has it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from . import plan
+from .check import Findings
+from .fields import UNSET
+from .playbook import Playbook
+from .wording import Path
+
+OWN = ("concurrency", "requests", "output_tokens")
+"""What the agent's own load can be changed to, each a number."""
+WRITTEN = {
+    **dict.fromkeys(("model", "prompt", "messages", "text", "input", "stream", "stream_options"), "leave it out"),
+    **dict.fromkeys(
+        ("max_tokens", "n_predict", "max_new_tokens", "max_completion_tokens"), "write `benchmark: {output_tokens: …}`"
+    ),
+    **dict.fromkeys(("ignore_eos", "seed"), "write it among `benchmark.args`: --stop-at-eos, --seed N"),
+}
+"""Fields of a request that the load itself writes."""
+_USUAL = {
+    "sglang.bench_serving": "--max-concurrency",
+    "vllm bench serve": "--max-concurrency",
+    "aiperf": "--concurrency",
+    "guidellm": "--rate",
+}
+
+
+def check_loads(playbook: Playbook, resolved: plan.Plan, findings: Findings) -> None:
+    """Refuse changes of the load that the playbook's load does not have, and orders that cannot work."""
+    for path, target, key, values in _written(playbook, resolved):
+        _check_key(playbook, path, target, key, values, findings)
+    moved = ""
+    for number, stage in enumerate(resolved.search.stages):
+        path = ("search", "stages", number)
+        if stage.loads() and stage.strategy == "halving":
+            remedy = "use grid: further points cost no launch"
+            findings.add(
+                "E_CONFLICT", (*path, "strategy"), "halving spends launches, and these points need none", remedy
+            )
+        if moved and stage.when and re.search(r"\bprofile\b", stage.when):
+            message = f"it reads a profile of its base, which stage {moved} measures on a launch that is not profiled"
+            findings.add("E_CONFLICT", (*path, "when"), message, f"put this stage before {moved}")
+        moved = moved or (stage.name if stage.loads() else "")
+
+
+def _written(playbook: Playbook, resolved: plan.Plan) -> Iterator[tuple[Path, str, str, tuple[Any, ...]]]:
+    """Yield what stages and points change in the load: place, target, key and the values."""
+    search = playbook.search
+    stages = search.stages if search is not None and playbook.trials is None else ()
+    for number, stage in enumerate(stages):
+        rows: list[tuple[Path, Any]] = [(("search", "stages", number), stage)]
+        rows += [(("search", "stages", number, "points", place), point) for place, point in enumerate(stage.points)]
+        for path, part in rows:
+            yield from _parts(path, part)
+    for place, point in enumerate(playbook.trials or ()):
+        yield from _parts(("trials", place), point)
+
+
+def _parts(path: Path, part: Any) -> Iterator[tuple[Path, str, str, tuple[Any, ...]]]:
+    for target in plan.LOADS:
+        for key, value in getattr(part, target).items():
+            sweep = getattr(value, "sweep", None)
+            yield (*path, target, key), target, key, tuple(sweep) if sweep is not None else (value,)
+
+
+def _check_key(
+    playbook: Playbook, path: Path, target: str, key: str, values: tuple[Any, ...], findings: Findings
+) -> None:
+    own = playbook.benchmark
+    other = own.tool or (own.script if own.script not in (None, "builtin") else "")
+
+    def refuse(message: str, remedy: str) -> None:
+        findings.add("E_CONFLICT", path, message, remedy, found=key, key=True)
+
+    if target == "request":
+        if other:
+            refuse(
+                f"only the agent's own load sends this; {other} does not", f"sweep a flag of {other} under `benchmark`"
+            )
+        elif key in WRITTEN:
+            refuse("the load writes this field itself", WRITTEN[key])
+    elif key in OWN:
+        if other:
+            usual = _USUAL.get(other, "--its-flag")
+            refuse(f"only the agent's own load reads this; {other} does not", f"sweep its flag: `{usual}`")
+        elif own.workloads or isinstance(own.concurrency, tuple):
+            refuse("each workload has its own", "leave it out, or measure one workload")
+        elif not all(type(value) is int and value >= 1 for value in values if value not in (None, UNSET)):
+            findings.add("E_RANGE", path, f"{key} is a whole number of at least 1", "write [1, 8, 32]")
