@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .core.actions import Acquire, Ask, Cancel, Signal, Start, Wait
-from .core.campaign import Campaign, decide, evolve
+from .core.campaign import Campaign, evolve
+from .core.campaign.decide import decide
 from .core.campaign.parts import LANE
 from .core.events import DERIVED, LOGIC, PROSE, WORDING, Entry, Noted, Observed, Opened, Requested, Resumed, is_durable
 from .core.observations import Cancelled, Completed, Lost, Outcome

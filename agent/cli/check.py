@@ -17,11 +17,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.errors import AgentError, Exit, PlaybookError, Problem
-
 if TYPE_CHECKING:
     from agent.cli.linter import Hit
     from agent.core.plan import Plan
+    from agent.errors import PlaybookError, Problem
 
 SIZE_MAX = 1 << 20
 FILE_MAX = 64 << 20
@@ -40,6 +39,7 @@ def add(commands: Any) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
     from agent.core.resolve import load_plan
+    from agent.errors import AgentError, Exit, PlaybookError, Problem
 
     if args.explain:
         from agent.cli.rules import explain
@@ -74,6 +74,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _refuse(name: str, problems: list[Problem], hints: list[Problem] | None = None, *, as_json: bool) -> int:
     from agent.cli.text import one_line, safe
+    from agent.errors import Exit
 
     if as_json:
         found = {"problems": [vars(one) for one in problems], "hints": [vars(one) for one in hints or ()]}
@@ -129,15 +130,18 @@ def read_playbook(path: Path) -> bytes:
 
 
 def _refused(path: Path, code: str, message: str, remedy: str) -> PlaybookError:
+    from agent.errors import PlaybookError, Problem
+
     problem = Problem(code, message, str(path), remedy=remedy)
     return PlaybookError(message, remedy, problems=(problem,))
 
 
 def reader(folder: Path) -> Callable[[str], bytes]:
     """Return what reads files beside a playbook: those below ``folder``, and our own scripts."""
-    root = folder.resolve()
-
     from agent.core.probes.benchmark import OWN_SCRIPTS
+    from agent.errors import AgentError
+
+    root = folder.resolve()
 
     def read(name: str) -> bytes:
         if name in OWN_SCRIPTS:

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from agent.errors import AgentError, Exit
-
 if TYPE_CHECKING:
     from agent.core.diagnose import Diagnosis
 
@@ -44,6 +42,7 @@ def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code: 0 PASS, 3 FAIL, 6 WAIT or UNKNOWN."""
     from agent.cli.diagnose_trace import diagnosed, is_trace
     from agent.core.diagnose import KINDS
+    from agent.errors import AgentError
 
     if args.kind and args.kind not in KINDS:
         raise AgentError(f"{args.kind} is not a kind of input", f"known: {', '.join(KINDS)}", "E_KIND")
@@ -75,6 +74,8 @@ def main(args: argparse.Namespace) -> int:
 
 def exit_code(found: list[tuple[str, Diagnosis]]) -> int:
     """Return the exit code for the worst of several."""
+    from agent.errors import Exit
+
     results = {str(diagnosis.verdict.result) for _, diagnosis in found}
     if "FAIL" in results:
         return int(Exit.HELD)
@@ -86,6 +87,8 @@ def exit_code(found: list[tuple[str, Diagnosis]]) -> int:
 
 def _sources(path: str) -> Iterator[tuple[str, Path | None, dict[str, Any]]]:
     """Yield name, file (None: standard input) and context of everything that ``path`` stands for."""
+    from agent.errors import AgentError
+
     if path == "-":
         yield "standard input", None, {}
         return
@@ -106,6 +109,7 @@ def _sources(path: str) -> Iterator[tuple[str, Path | None, dict[str, Any]]]:
 def _inputs(path: Path) -> dict[str, Any]:
     """Return the inputs that a file of JSON brings; what else stands in it is not looked at."""
     from agent.core.diagnose import INPUTS
+    from agent.errors import AgentError
 
     if not path.is_file():
         if path.name == "expect.json":
@@ -125,6 +129,7 @@ def judged(source: Path | None, context: dict[str, Any], kind: str = "", *, stri
     A file that is no text is refused; where it is one of a folder (not ``strict``), nothing is known of it.
     """
     from agent.core.diagnose import BinaryError, not_read
+    from agent.errors import AgentError
 
     try:
         if source is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ def main(args: argparse.Namespace) -> int:
     from agent.core.campaign.parts import LANE
     from agent.core.events import Instructed, Note
     from agent.engine import Clock
+    from agent.errors import JournalError
+    from agent.journal.export import publish
     from agent.journal.store import Journal
 
     clock = Clock()
@@ -46,6 +49,10 @@ def main(args: argparse.Namespace) -> int:
             durable=True,
         )
     print(f"noted as entry {entry.seq} of {run.id}")
+    try:
+        publish(run.path)  # where the run's folder is on a network file system, others read the copy there
+    except JournalError as error:
+        print(f"the copy in {run.path} is without it: {error.what}", file=sys.stderr)
     return 0
 
 

@@ -112,18 +112,24 @@ def folded(journal_path: Path) -> Campaign:
 
 def summarised(journal_path: Path) -> Campaign:
     """Return the campaign as far as a summary tells it; of a very long journal only what that follows from is read."""
+    import gc
+
     from agent.core.campaign import Campaign, evolve
     from agent.journal.outline import outline
     from agent.journal.store import Journal
 
-    entries = outline(journal_path)
-    if entries is None:
-        return folded(journal_path)
-    campaign = Campaign()
-    with Journal.open_reader(journal_path) as journal:
-        for entry in entries:
-            evolve(campaign, journal.hydrate(entry))
-    return campaign
+    gc.disable()  # entries hold no cycles, and looking for some among a million objects takes a quarter of the time
+    try:
+        entries = outline(journal_path)
+        if entries is None:
+            return folded(journal_path)
+        campaign = Campaign()
+        with Journal.open_reader(journal_path) as journal:
+            for entry in entries:
+                evolve(campaign, journal.hydrate(entry))
+        return campaign
+    finally:
+        gc.enable()
 
 
 def main(args: argparse.Namespace) -> int:

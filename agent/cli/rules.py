@@ -6,8 +6,6 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from agent.errors import AgentError
-
 if TYPE_CHECKING:
     from agent.core.servers.lint import Rule
 
@@ -24,6 +22,7 @@ def add(commands: Any) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
     from agent.core.servers.lint import FILES, every_rule, rules
+    from agent.errors import AgentError
 
     if args.kind and args.kind not in FILES:
         raise AgentError(f"{args.kind} is not a kind of server", f"known: {', '.join(sorted(FILES))}", "E_KIND")
@@ -43,6 +42,7 @@ def explain(name: str, *, as_json: bool = False) -> int:
     """Print one rule in full; AgentError when there is none of that name."""
     from agent.core.servers.lint import every_rule
     from agent.core.wording import did_you_mean
+    from agent.errors import AgentError
 
     known = {rule.id: rule for rule in every_rule()}
     rule = known.get(name.upper())

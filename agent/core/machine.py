@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from transitions import Machine as Table
-
 from .values import Result, Verdict
 
 if TYPE_CHECKING:
@@ -63,6 +61,8 @@ class Machine:
             edges += [{"trigger": "stop", "source": end, "dest": "finally"} for end in (DONE, FAILED)]
             edges += [{"trigger": "resumed", "source": HOLD, "dest": end} for end in (DONE, FAILED)]
         self.edges = tuple((edge["source"], edge["trigger"], edge["dest"]) for edge in edges)
+        from transitions import Machine as Table  # here: reading commands take no step
+
         self._model = _Model()
         self._table = Table(
             model=self._model,

@@ -13,8 +13,8 @@ from itertools import zip_longest
 from typing import Any
 
 from .actions import Cancel, Probe, Wait
-from .campaign import Campaign, evidence_of, evolve
-from .campaign.decide import named
+from .campaign import Campaign, evolve
+from .campaign.decide import evidence_of, named
 from .events import (
     WORDING,
     Concluded,

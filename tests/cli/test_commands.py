@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.main import COMMANDS, parser
+from tests.rehearsal.goldens import unpack
 from tests.support.tiny import Tiny, make
 
 pytestmark = pytest.mark.real
@@ -141,7 +142,7 @@ def test_without_the_host_it_says_so_and_mentions_the_lab(tmp_path: Path) -> Non
 
 def test_help_is_cheap_and_complete() -> None:
     """Every command is offered; none of the heavy packages is imported for it."""
-    heavy = ("asyncssh", "sqlite_utils", "structlog", "pydantic", "rich", "transitions", "yaml")
+    heavy = ("asyncssh", "sqlite_utils", "structlog", "pydantic", "rich", "transitions", "yaml", "agent.errors")
     code = (
         "import sys; sys.argv = ['agent', '--help']\n"
         "from agent.cli.main import main\n"
@@ -155,3 +156,18 @@ def test_help_is_cheap_and_complete() -> None:
         if f"agent.cli.{name}" in sys.modules or (Path("agent/cli") / f"{name}.py").exists():
             assert name in done.stdout
     assert parser().prog == "agent"
+
+
+@pytest.mark.parametrize("words", ["runs --runs {runs}", "show {run}", "status {run}"])
+def test_reading_a_record_pays_for_nothing_else(words: str, tmp_path: Path) -> None:
+    """Neither what reaches hosts nor what decides is imported to look at a run."""
+    run = unpack("eagle3-port-held", tmp_path).parent
+    heavy = ("asyncssh", "transitions", "cel_expr_python", "sqlite_utils", "structlog", "agent.core.campaign.decide")
+    code = (
+        "import sys; from agent.cli.main import main\n"
+        f"assert main({words.format(runs=run.parent, run=run).split()!r}) == 0\n"
+        f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "eagle3-port-held" in done.stdout
+    assert done.stderr.strip() == "[]"

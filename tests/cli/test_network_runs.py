@@ -49,13 +49,14 @@ def test_a_run_on_a_network_file_system(tiny: Tiny) -> None:
     assert home.ok
     assert (home.seq, home.hash) == (verify(local).seq, verify(local).hash)
     assert agent(tiny, "note", "last", "a remark").returncode == 0
+    assert verify(run / "journal.db").seq == home.seq + 1, "the copy has the remark too"
     assert [row["condition"] for row in json.loads(agent(tiny, "runs", "--json").stdout)] == ["goal met"]
     for words in (["audit", "last", "--brief"], ["replay", "last"], ["show", "last"], ["search", "remark"]):
         assert agent(tiny, *words).returncode == 0, words
     assert agent(tiny, "export", "last", str(tiny.folder / "b.tar.gz"), "--bundle").returncode == 0
     # Another machine has the folder and not the disk.
     shutil.rmtree(local.parent)
-    assert verify(run).seq == home.seq
+    assert verify(run).seq == home.seq + 1
     assert agent(tiny, "replay", "last").returncode == 0
     refused = agent(tiny, "note", "last", "x")
     assert refused.returncode == 7

@@ -1,6 +1,8 @@
-"""The campaign: a fold over the journal (`state`), and what follows from it (`decide`, `steps`, `choices`)."""
+"""The campaign: a fold over the journal (`state`), and what follows from it (`decide`, `steps`, `choices`).
 
-from .decide import decide, evidence_of
+Who only reads a record needs the fold; importing what decides would double the time of `agent show`.
+"""
+
 from .state import Campaign, evolve
 
-__all__ = ["Campaign", "decide", "evidence_of", "evolve"]
+__all__ = ["Campaign", "evolve"]

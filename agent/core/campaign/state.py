@@ -106,6 +106,11 @@ class Campaign:
         """The table of states, built once."""
         return Machine(self.plan)
 
+    @cached_property
+    def work(self) -> Mapping[str, tuple[str, ...]]:
+        """What each of the plan's states does, by its name."""
+        return {state.name: state.do for state in self.plan.states}
+
     @property
     def over(self) -> bool:
         """Whether the lane rests: finished, given up, or held for the operator."""
@@ -159,14 +164,7 @@ def evolve(campaign: Campaign, entry: Entry) -> Campaign:
         case Moved():
             _move(campaign, event)
         case Proposed():
-            before = next((old for old in reversed(campaign.history) if old.launch == event.launch), None)
-            campaign.history.append(Record(event.trial, event.launch))
-            if event.launch != NO_LAUNCH:
-                campaign.launches.setdefault(event.launch, Launch(event.launch, event.trial.id))
-            if before is not None and event.trial.role == "hypothesis":
-                # It is tested on a server that is up: what was measured of that one holds.
-                now = campaign.history[-1]
-                now.benchmarks, now.accepted, now.finding = [*before.benchmarks], before.accepted, before.finding
+            _propose(campaign, event)
         case Scored():
             for record in reversed(campaign.history):
                 if (record.trial.id, record.launch) == (event.trial, event.launch):
@@ -175,6 +173,18 @@ def evolve(campaign: Campaign, entry: Entry) -> Campaign:
         case Concluded():
             campaign.concluded = event
     return campaign
+
+
+def _propose(campaign: Campaign, event: Proposed) -> None:
+    now = Record(event.trial, event.launch)
+    if event.trial.role == "hypothesis" and (event.launch in campaign.launches or event.launch == NO_LAUNCH):
+        before = next((old for old in reversed(campaign.history) if old.launch == event.launch), None)
+        if before is not None:
+            # It is tested on a server that is up: what was measured of that one holds.
+            now.benchmarks, now.accepted, now.finding = [*before.benchmarks], before.accepted, before.finding
+    campaign.history.append(now)
+    if event.launch != NO_LAUNCH:
+        campaign.launches.setdefault(event.launch, Launch(event.launch, event.trial.id))
 
 
 def _judged(campaign: Campaign, visit: Visit, event: Judged) -> None:
@@ -202,7 +212,8 @@ def _resume(campaign: Campaign, entry: Entry, event: Resumed) -> None:
     campaign.options, campaign.logic = event.options, event.logic
     if event.plan is not None and campaign.opened is not None:
         campaign.opened = campaign.opened.model_copy(update={"plan": event.plan})
-        campaign.__dict__.pop("machine", None)  # the table is the plan's
+        for derived in ("machine", "work"):  # the table is the plan's
+            campaign.__dict__.pop(derived, None)
     campaign.interrupted = False
     if event.options.revert:
         campaign.reverting = True
@@ -344,7 +355,7 @@ def _move(campaign: Campaign, event: Moved) -> None:
 
 def _words(campaign: Campaign, name: str) -> tuple[str, ...]:
     """Return what a state does; nothing for a state that the plan does not have."""
-    return next((state.do for state in campaign.plan.states if state.name == name), ())
+    return campaign.work.get(name, ())
 
 
 def _result(campaign: Campaign, record: Record, left: Visit, event: Moved) -> None:
