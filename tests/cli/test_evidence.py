@@ -100,7 +100,7 @@ def test_an_exported_run_stands_alone(tiny: Tiny, tmp_path: Path) -> None:
     connection.close()
     assert findings(tiny, str(tmp_path / "mail")) == []
     again = tiny.agent("export", "last", str(tmp_path / "mail"))
-    assert again.returncode == 7
+    assert again.returncode == 2
     assert "is there already" in again.stderr
 
 

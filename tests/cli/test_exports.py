@@ -216,7 +216,7 @@ def test_nothing_is_written_over(run: Path, tmp_path: Path, form: str, capsys: p
     dest.mkdir()
     (dest / "mine").write_text("mine")
     (dest / "journal.db").write_text("mine")
-    assert main(["export", str(run), str(dest), "--as", form]) == 7
+    assert main(["export", str(run), str(dest), "--as", form]) == 2
     assert "is there already" in capsys.readouterr().err
     assert {path.name for path in dest.iterdir()} == {"mine", "journal.db"}
 

@@ -22,6 +22,7 @@ from agent.core.events import (
 )
 from agent.core.ladder import read_guard
 from agent.core.observations import Lost, Refused
+from agent.core.plan import Axis, Search, Stage
 from agent.core.values import Output
 from agent.engine import Clock, Ledger, ReplayMismatch, World, drive
 from tests.support.memory import Crash, MemoryJournal
@@ -122,30 +123,54 @@ def test_a_changed_observation_is_found_at_the_entry_that_no_longer_follows() ->
     assert "recorded" in str(found.value)
 
 
-def cuts() -> list[int]:
-    """Every entry of the first trial and of the end, and every ninth in between."""
-    journal = MemoryJournal()
-    run(journal, Box())
-    whole = len(journal.rows)
-    return [cut for cut in range(1, whole) if cut < 80 or cut > whole - 50 or cut % 9 == 0]
+SHORT = {
+    "search": Search(
+        flags={"spec-type": "ngram-simple"},
+        stages=(Stage(name="m", axes=(Axis(target="flags", key="size-m", values=(16,)),)),),
+        confirm_launches=0,
+    )
+}
+"""A baseline and one candidate, unconfirmed: every entry of it can be the last one of a controller."""
 
 
-@pytest.mark.parametrize("part", range(4))
+def killed(cut: int, **changes: Any) -> tuple[Campaign, MemoryJournal]:
+    """Kill a controller right after it wrote this many entries, and let another one go on; check what always holds."""
+    journal, box, clock = MemoryJournal(), Box(), FastClock()
+    journal.crash_after = cut
+    with pytest.raises(Crash):
+        run(journal, box, opened(**changes), clock)
+    journal.crash_after = None
+    campaign = run(journal, box, Resumed(), clock)
+    assert max(box.starts.values()) == 1, cut
+    trials = [record.trial.id for record in campaign.history]
+    assert len(trials) == len(set(trials)), cut
+    return campaign, journal
+
+
+@pytest.mark.parametrize("part", range(2))
 def test_killed_at_any_entry_and_resumed_it_ends_the_same(part: int) -> None:
     """P2, P4: the controller dies right after writing an entry; no key starts twice, no trial is repeated."""
-    for cut in cuts()[part::4]:
-        journal, box, clock = MemoryJournal(), Box(), FastClock()
-        journal.crash_after = cut
-        with pytest.raises(Crash):
-            run(journal, box, None, clock)
-        journal.crash_after = None
-        campaign = run(journal, box, Resumed(), clock)
+    journal = MemoryJournal()
+    alone = run(journal, Box(), opened(**SHORT)).concluded
+    assert alone is not None
+    for cut in range(1 + part, len(journal.rows), 2):
+        campaign, written = killed(cut, **SHORT)
+        assert campaign.concluded is not None, cut
+        assert (campaign.concluded.word, campaign.concluded.winner) == (alone.word, alone.winner), cut
+        if cut % 5 == 0:
+            replay(written)
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_killed_in_a_whole_campaign_it_ends_the_same(part: int) -> None:
+    """The same with three candidates and a confirmation on fresh launches: the decision is that of a run left alone."""
+    journal = MemoryJournal()
+    run(journal, Box())
+    for cut in range(11 + part * 23, len(journal.rows), 46):
+        campaign, written = killed(cut)
         assert campaign.concluded is not None, cut
         assert (campaign.concluded.word, campaign.concluded.winner) == ("goal met", "m-16"), cut
-        assert max(box.starts.values()) == 1, cut
-        trials = [record.trial.id for record in campaign.history]
-        assert len(trials) == len(set(trials)), cut
-        replay(journal)
+        replay(written)
 
 
 def test_killed_again_and_again_it_still_ends() -> None:

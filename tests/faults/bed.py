@@ -23,7 +23,7 @@ from typing import Any
 
 from agent.journal.verify import verify
 from tests.support.sshd import start_time
-from tests.support.tiny import Tiny, free_port, trusted
+from tests.support.tiny import READING, Tiny, free_port, here, trusted
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -60,6 +60,8 @@ class Bed(Tiny):
         return [*self.enter, sys.executable, "-m", "tests.faults.controller", *words, *more, "--runs", str(self.runs)]
 
     def agent(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        if words[0] in READING:
+            return here([*words, "--runs", str(self.runs)], self.env)
         return subprocess.run(
             self.command(*words), env=self.env, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False
         )
