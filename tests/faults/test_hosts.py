@@ -56,22 +56,17 @@ def reboot(bed: Bed, box: Box, state: str) -> Popen:
 
 @pytest.mark.parametrize("state", ["health-wait", "benchmark"])
 def test_f11_a_reboot_under_a_living_server(hub: Net, tmp_path: Path, state: str) -> None:
-    """It is told as lost with the reboot, and nothing is signalled for it: its numbers may be anybody's now."""
-    box = hub.add("box")
-    with guarded(on(box, tmp_path, flags=LOADS)) as bed:
-        bed.finish(reboot(bed, box, state), same=False)
-        assert "LOST reboot" in json.dumps(bed.events("noted") + bed.events("observed"))
-        lost = {job.name for job in bed.jobs() if not (job / "exit").exists()}
-        assert lost
-        assert not [action for action in signals(bed) if action["key"] in lost]
+    """It is told as lost with the reboot, and nothing is signalled for it: its numbers may be anybody's now.
 
-
-@pytest.mark.parametrize("state", ["health-wait", "benchmark"])
-def test_f11_a_reboot_says_nothing_of_a_configuration(hub: Net, tmp_path: Path, state: str) -> None:
-    """What the host did is no property of the trial: it is launched again, and the decision is the same."""
+    What the host did is no property of the trial: it is launched again, and the decision is the same.
+    """
     box = hub.add("box")
     with guarded(on(box, tmp_path, flags=LOADS)) as bed:
         bed.finish(reboot(bed, box, state))
+        assert "LOST reboot" in json.dumps(bed.events("noted") + bed.events("observed"))
+        gone = {job.name for job in bed.jobs() if not (job / "exit").exists()}
+        assert gone
+        assert not [action for action in signals(bed) if action["key"] in gone]
         lost = [move for move in bed.events("moved") if move["outcome"] == "lost"]
         assert [(move["source"], move["state"]) for move in lost] == [(state, "kill")]
         assert "the host rebooted" in lost[0]["because"]
@@ -96,21 +91,17 @@ def half_started(hub: Net, tmp_path: Path) -> tuple[Bed, Box, Popen]:
 
 
 def test_f12_a_reboot_between_the_folder_and_the_start(hub: Net, tmp_path: Path) -> None:
-    """The key is there and nothing was ever started under it: it is told as never started and not used again."""
+    """The key is there and nothing was ever started under it: it is told as never started and not used again.
+
+    Nothing is known of the configuration by that: it is launched under another key, and the decision is the same.
+    """
     bed, _, process = half_started(hub, tmp_path)
     (job,) = bed.jobs()
     with guarded(bed):
-        bed.finish(process, same=False)
+        bed.finish(process)
         assert "LOST never-started" in json.dumps(bed.events("noted") + bed.events("observed"))
         assert job.name not in bed.effects()
         assert not (job / "sup").exists()
-
-
-def test_f12_a_start_that_never_came_about_is_made_under_another_key(hub: Net, tmp_path: Path) -> None:
-    """Nothing ran, so nothing is known of the configuration: it is launched again, and the decision is the same."""
-    bed, _, process = half_started(hub, tmp_path)
-    with guarded(bed):
-        bed.finish(process)
 
 
 def test_f6_a_partition_that_heals(hub: Net, tmp_path: Path) -> None:
