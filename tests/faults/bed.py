@@ -87,7 +87,7 @@ class Bed(Tiny):
         if not same:
             return
         assert code == (0 if self.confirmed else 6), self.said()
-        assert self.show()["decision"]["word"] == ("goal met" if self.confirmed else "not conclusive")
+        assert self.show()["decision"]["word"] == ("goal met" if self.confirmed else "not conclusive"), self.said()
 
     def said(self) -> str:
         """Return the end of what the agent printed."""

@@ -127,8 +127,9 @@ def test_after_a_reboot_the_lease_is_void_and_jobs_are_lost(base: Path) -> None:
     async def body() -> None:
         async with Way("local", None, base).open(owner="first") as box:
             key, state = await box.start("sleep", "60")
+            main = await box.main(key)  # while its supervisor is there to start it
             os.kill(state.pid, 9)
-            os.kill(await box.main(key), 9)
+            os.kill(main, 9)
         async with Way("local", None, base).open(acquire=False) as box:
             box.hosts._hosts["box"] = LocalHost("box", login=("unshare", "-m", "sh", "-c", mount))
             outcome = await box.do(Acquire(host="box", owner="second"))

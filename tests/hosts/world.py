@@ -130,7 +130,7 @@ def run(test: Coroutine[Any, Any, None], timeout_s: float = 60.0) -> None:
     asyncio.run(bounded())
 
 
-async def until(condition: Callable[[], Any], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], Any], timeout_s: float = 30.0) -> None:
     """Wait until a condition holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
