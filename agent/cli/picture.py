@@ -96,26 +96,29 @@ def _first(campaign: Campaign) -> list[Text]:
 def _lines(campaign: Campaign, width: int, height: int | None, now: float, seen: Seen) -> list[Text]:
     if campaign.opened is None:
         return [Text("nothing is recorded yet")]
-    head = [_title(campaign, width, now), *_aims(campaign, width, now)]
-    doing = [_now_line(campaign, now, width), *_doing(campaign, now)]
-    decision = _decision(campaign, width)
-    gpus = gpu_lines(seen.gpus, now - seen.gpus_s, width) if campaign.server.gpus else []
-    if width >= WIDE and (height is None or height >= TALL):
-        return _wide(campaign, width, height, head, doing, decision, gpus, seen)
-    return _narrow(campaign, width, height, head, doing, decision, gpus, seen)
+    parts = _Parts(
+        [_title(campaign, width, now), *_aims(campaign, width, now)],
+        [_now_line(campaign, now, width), *_doing(campaign, now)],
+        _decision(campaign, width),
+        gpu_lines(seen.gpus, now - seen.gpus_s, width) if campaign.server.gpus else [],
+    )
+    laid_out = _wide if width >= WIDE and (height is None or height >= TALL) else _narrow
+    return laid_out(campaign, width, height, parts, seen)
 
 
-def _wide(
-    campaign: Campaign,
-    width: int,
-    height: int | None,
-    head: list[Text],
-    doing: list[Text],
-    decision: list[Text],
-    gpus: list[Text],
-    seen: Seen,
-) -> list[Text]:
+@dataclass(frozen=True)
+class _Parts:
+    """What every layout shows, as lines; how many of each is the layout's choice."""
+
+    head: list[Text]
+    doing: list[Text]
+    decision: list[Text]
+    gpus: list[Text]
+
+
+def _wide(campaign: Campaign, width: int, height: int | None, parts: _Parts, seen: Seen) -> list[Text]:
     """Put the ladder beside the trials; what happened gets the rest."""
+    head, doing, decision, gpus = parts.head, parts.doing, parts.decision, parts.gpus
     ladder = _ladder(campaign)
     cells = min(LADDER_CELLS_MAX, max(line.cell_len for line in ladder) + 2)
     rows = max(len(ladder), len(campaign.history) + 1)
@@ -136,19 +139,11 @@ def _wide(
     return [*lines, *_happened(seen, width, left, campaign.concluded is not None)]
 
 
-def _narrow(
-    campaign: Campaign,
-    width: int,
-    height: int | None,
-    head: list[Text],
-    doing: list[Text],
-    decision: list[Text],
-    gpus: list[Text],
-    seen: Seen,
-) -> list[Text]:
+def _narrow(campaign: Campaign, width: int, height: int | None, parts: _Parts, seen: Seen) -> list[Text]:
     """Stack what matters most: where it stands, what it found, what happened."""
-    top = [*head, *(decision or doing[:1])]
-    rest = [] if decision else [*doing[1:], *gpus[:1]]
+    decision = parts.decision
+    top = [*parts.head, *(decision or parts.doing[:1])]
+    rest = [] if decision else [*parts.doing[1:], *parts.gpus[:1]]
     if height is None:
         return [*top, *rest, *trial_lines(campaign, width, 1000), *_happened(seen, width, None, bool(decision))]
     top = top[:height]

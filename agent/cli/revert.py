@@ -5,18 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from agent.cli.run import add_session_options
+from agent.cli.stop import add_ending
 
 
 def add(commands: Any) -> None:
     """Add the command to the command line."""
-    command = commands.add_parser("revert", help="put back everything that a run changed on its hosts")
-    command.add_argument("run", help="its name, a part of it, its folder, or `last`")
-    command.add_argument(
-        "--wait", type=float, default=120.0, metavar="SECONDS", help="for the live controller to finish"
-    )
-    add_session_options(command)
-    command.set_defaults(main=main, yes=False, rebase=False)
+    add_ending(commands, "revert", "put back everything that a run changed on its hosts").set_defaults(main=main)
 
 
 def main(args: argparse.Namespace) -> int:

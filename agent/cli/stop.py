@@ -14,13 +14,19 @@ if TYPE_CHECKING:
 
 def add(commands: Any) -> None:
     """Add the command to the command line."""
-    command = commands.add_parser("stop", help="end a run and the processes it started, also after its end")
+    add_ending(commands, "stop", "end a run and the processes it started, also after its end").set_defaults(main=main)
+
+
+def add_ending(commands: Any, name: str, words: str) -> argparse.ArgumentParser:
+    """Add a command that ends a run: one that a live controller carries out or, with none, this process."""
+    command: argparse.ArgumentParser = commands.add_parser(name, help=words)
     command.add_argument("run", help="its name, a part of it, its folder, or `last`")
     command.add_argument(
         "--wait", type=float, default=120.0, metavar="SECONDS", help="for the live controller to finish"
     )
     add_session_options(command)
-    command.set_defaults(main=main, yes=False, rebase=False)
+    command.set_defaults(yes=False, rebase=False)
+    return command
 
 
 def main(args: argparse.Namespace) -> int:

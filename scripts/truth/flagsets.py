@@ -11,6 +11,7 @@ import itertools
 import json
 import random
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 Argv = list[str]
 SEED = 20231
@@ -29,15 +30,17 @@ def sglang(count: int = 420, seed: int = SEED) -> list[Argv]:
     return _distinct(sets)
 
 
+def _maybe(argv: Argv, rng: random.Random, rate: float, flag: str, *values: object) -> None:
+    """Append a flag so often, with one of these values; what is random is drawn in this order."""
+    if rng.random() < rate:
+        argv.append(f"--{flag}")
+        if values:
+            argv.append(str(rng.choice(values)))
+
+
 def _sglang_random(rng: random.Random) -> Argv:
     argv: Argv = []
-
-    def maybe(rate: float, flag: str, *values: object) -> None:
-        if rng.random() < rate:
-            argv.append(f"--{flag}")
-            if values:
-                argv.append(str(rng.choice(values)))
-
+    maybe = partial(_maybe, argv, rng)
     algorithms = ("EAGLE", "EAGLE", "EAGLE3", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM", "DFLASH", "eagle3")
     if rng.random() < 0.65:
         argv += ["--speculative-algorithm", rng.choice(algorithms)]
@@ -145,13 +148,7 @@ def vllm(count: int = 420, seed: int = SEED) -> list[Argv]:
 
 def _vllm_random(rng: random.Random) -> Argv:
     argv: Argv = []
-
-    def maybe(rate: float, flag: str, *values: object) -> None:
-        if rng.random() < rate:
-            argv.append(f"--{flag}")
-            if values:
-                argv.append(str(rng.choice(values)))
-
+    maybe = partial(_maybe, argv, rng)
     if rng.random() < 0.6:
         argv += ["--speculative-config", json.dumps(_speculative(rng))]
     maybe(0.5, "max-model-len", 16, 64, 128, 256, 512, 1024, 2048, 2048, 4096)

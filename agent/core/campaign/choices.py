@@ -5,7 +5,7 @@ The search itself is ``agent.core.search``; here its answers become events and w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,21 +120,33 @@ def way_out(campaign: Campaign, state: State) -> str:
 
 def choose(campaign: Campaign, visit: Visit, outcome: str) -> Choice:
     """Say how a state is left; only ``decide`` and ``finally`` have a choice."""
+    return choose_by(campaign, visit, outcome, score, _next, choose_finally)
+
+
+def choose_by(
+    campaign: Campaign,
+    visit: Visit,
+    outcome: str,
+    worth: Callable[[Campaign, Record], Scored],
+    following: Callable[[Campaign], Choice],
+    final: Callable[[Campaign], Choice],
+) -> Choice:
+    """Choose for a search or an inquiry: by its ``worth`` of a trial, its ``following`` one, its ``final`` server."""
     words = campaign.plan.state(visit.state).do
     if outcome == "pass" and "decide" in words:
-        return _next(campaign)
+        record = campaign.record
+        assert record is not None
+        if campaign.concluded is not None:
+            return Choice(outcome="finish", because="the decision stands")
+        if record.scored is None and record.trial.role != "final":
+            return Choice(first=[worth(campaign, record)])
+        return following(campaign)
     if outcome == "pass" and "finally" in words:
-        return choose_finally(campaign)
+        return final(campaign)
     return Choice()
 
 
 def _next(campaign: Campaign) -> Choice:
-    record = campaign.record
-    assert record is not None
-    if campaign.concluded is not None:
-        return Choice(outcome="finish", because="the decision stands")
-    if record.scored is None and record.trial.role != "final":
-        return Choice(first=[score(campaign, record)])
     started = sum(1 for launch in campaign.launches.values() if launch.key)
     past = [_past(campaign, item) for item in campaign.history if item.trial.role != "final"]
     own_s = campaign.now - campaign.away_s

@@ -11,7 +11,7 @@ from ..plan import Trial
 from ..search import Measure
 from ..values import Result
 from .change import dry_runs, staying
-from .choices import Choice, choose_finally, evaluate, rejects, score
+from .choices import Choice, choose_by, choose_finally, evaluate, rejects, score
 from .parts import NO_LAUNCH, Record, Visit
 from .state import Campaign
 
@@ -27,12 +27,7 @@ def first(campaign: Campaign) -> Proposed:
 
 def choose(campaign: Campaign, visit: Visit, outcome: str) -> Choice:
     """Say how a state is left; only ``decide`` and ``finally`` have a choice."""
-    words = campaign.plan.state(visit.state).do
-    if outcome == "pass" and "decide" in words:
-        return _next(campaign)
-    if outcome == "pass" and "finally" in words:
-        return _finally(campaign)
-    return Choice()
+    return choose_by(campaign, visit, outcome, _scored, _next, _finally)
 
 
 def _finally(campaign: Campaign) -> Choice:
@@ -45,12 +40,6 @@ def _finally(campaign: Campaign) -> Choice:
 
 
 def _next(campaign: Campaign) -> Choice:
-    record = campaign.record
-    assert record is not None
-    if campaign.concluded is not None:
-        return Choice(outcome="finish", because="the decision stands")
-    if record.scored is None and record.trial.role != "final":
-        return Choice(first=[_scored(campaign, record)])
     step = _propose(campaign)
     match step:
         case Ended():

@@ -125,6 +125,13 @@ def _halted(context: Context) -> list[str]:
     return [action.container for action in actions if isinstance(action, Signal) and action.container]
 
 
+def _lost(context: Context, saw: str) -> Step:
+    """Ask again for a list of processes that did not come back, so often; without one nothing is ended."""
+    verdict = unknown(saw, "a list", Finding.LOST)
+    more = len(context.visit.of("pause")) < TRIES
+    return Step(ask=again(context), verdict=verdict) if more else Step(done=True, verdict=verdict)
+
+
 def do_kill(context: Context) -> Step:
     """End what this run started and what the playbook names, by identity, TERM first; prove that it is gone."""
     # Whose processes there are is asked for only where some that are not ours may have to go.
@@ -138,9 +145,7 @@ def do_kill(context: Context) -> Step:
     except ValueError:  # an answer that cannot be read is no answer; it must not become a shorter list
         prey = None
     if prey is None:
-        verdict = unknown("the survey of processes did not come back", "a list", Finding.LOST)
-        more = len(context.visit.of("pause")) < TRIES
-        return Step(ask=again(context), verdict=verdict) if more else Step(done=True, verdict=verdict)
+        return _lost(context, "the survey of processes did not come back")
     if any(answer.outcome is None for answer in context.visit.of("signal")):
         return Step()
     if (busy := _others(context)) is not None:
@@ -189,9 +194,7 @@ def end_jobs(context: Context) -> Step:
     except ValueError:
         found = None
     if found is None:
-        verdict = unknown("what is left of an earlier attempt is not known", "a list", Finding.LOST)
-        more = len(context.visit.of("pause")) < TRIES
-        return Step(ask=again(context), verdict=verdict) if more else Step(done=True, verdict=verdict)
+        return _lost(context, "what is left of an earlier attempt is not known")
     if any(answer.outcome is None for answer in context.visit.of("signal")):
         return Step()
     if not found:

@@ -157,11 +157,7 @@ class ServerIsOurs(Guard):
         kin = {process.pid for process in session(processes, launched.pid, launched.start)}
         strangers = [pid for pid in pids if pid not in kin]
         if strangers:
-            by_pid = {process.pid: process for process in processes}
-            who = describe(by_pid[pid] for pid in strangers if pid in by_pid) or names([str(pid) for pid in strangers])
-            remedy = "another server answers on this port: whatever it says is not about the one we launched"
-            saw = f"port {port} is served by {who}, not by job {launched.pid}"
-            return failed(Finding.FOREIGN_SERVER, saw, "a listener of our job", remedy, (Finding.PORT_IN_USE,))
+            return _served_by(strangers, processes, f"port {port}", f"job {launched.pid}", "a listener of our job")
         saw = f"pid {pids[0]} of our job {launched.pid} listens on port {port}"
         return self._identity(evidence, sections or {}, saw)
 
@@ -186,11 +182,7 @@ class ServerIsOurs(Guard):
         others, answers = strangers(own, port, found, processes)
         name = f"container {own.id[:12]} ({own.name})"
         if others:
-            by_pid = {process.pid: process for process in processes}
-            who = describe(by_pid[pid] for pid in others if pid in by_pid) or names([str(pid) for pid in others])
-            remedy = "another server answers on this port: whatever it says is not about the one we launched"
-            saw = f"port {port} is served by {who}, not by {name}"
-            return failed(Finding.FOREIGN_SERVER, saw, "a listener of our container", remedy, (Finding.PORT_IN_USE,))
+            return _served_by(others, processes, f"port {port}", name, "a listener of our container")
         if not answers:
             if any(listener.pids is None for listener in found):
                 return unknown(f"who listens on port {port} is not visible to us", "a listener of our container")
@@ -209,6 +201,15 @@ class ServerIsOurs(Guard):
                 remedy = "another server, or another model, answers under our port"
                 return failed(Finding.FOREIGN_SERVER, f"{saw}, and says {key} {says[key]}", f"{key} {wanted}", remedy)
         return passed(saw)
+
+
+def _served_by(others: Sequence[int], processes: Sequence[Process], where: str, ours: str, wanted: str) -> Verdict:
+    """Say who answers in the place of our server."""
+    by_pid = {process.pid: process for process in processes}
+    who = describe(by_pid[pid] for pid in others if pid in by_pid) or names([str(pid) for pid in others])
+    remedy = "another server answers on this port: whatever it says is not about the one we launched"
+    saw = f"{where} is served by {who}, not by {ours}"
+    return failed(Finding.FOREIGN_SERVER, saw, wanted, remedy, (Finding.PORT_IN_USE,))
 
 
 def _is_restored(evidence: Evidence) -> bool:
