@@ -16,8 +16,8 @@ import pytest
 from pydantic import BaseModel
 
 from agent.cli.diagram import mermaid
+from agent.cli.loading import load
 from agent.cli.main import parser
-from agent.cli.run import load
 from agent.core.events import DERIVED, INPUTS
 from agent.core.ladder import guard_classes
 from agent.core.resolve import load_plan

@@ -178,7 +178,7 @@ def check_signature(journal: Path, allowed: Path, report: Report) -> str:
 
 def compare_hosts(run: RunFolder, ssh_config: Path | None, report: Report) -> list[str]:
     """Compare the heads that the run's hosts keep; say of each host how many those were, or why it was not asked."""
-    from agent.cli.resume import remembered
+    from agent.cli.folder import remembered
     from agent.cli.session import ask_hosts
     from agent.core.events import Opened
     from agent.errors import HostError

@@ -19,7 +19,7 @@ def add(commands: Any) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
-    from agent.cli.run import load
+    from agent.cli.loading import load
 
     _, plan, _ = load(args.playbook)
     print(mermaid(plan))

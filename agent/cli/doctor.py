@@ -72,7 +72,7 @@ def _named(what: str) -> tuple[dict[str, Any], dict[str, Secret]]:
     from agent.core.plan import Host
 
     if Path(what).is_file():
-        from agent.cli.run import load
+        from agent.cli.loading import load
         from agent.cli.secret import of_hosts
 
         plan = load(Path(what))[1]

@@ -61,7 +61,7 @@ def all_runs(root: Path) -> list[RunFolder]:
 
 def began(run: RunFolder) -> bool:
     """Whether anything was recorded, as far as can be told; a folder whose start failed at once is no run."""
-    from agent.cli.runs import read_row
+    from agent.cli.rows import read_row
     from agent.journal.anchors import anchors_file, read_anchors
 
     row = read_row(run.journal, run.id)
@@ -74,7 +74,7 @@ def began(run: RunFolder) -> bool:
 
 def to_resume(run: RunFolder) -> bool:
     """Whether a run can be gone on with."""
-    from agent.cli.runs import read_row
+    from agent.cli.rows import read_row
 
     return began(run) and read_row(run.journal, run.id)["state"] not in ("done", "failed")
 
@@ -115,3 +115,26 @@ def give_order(run: RunFolder, order: dict[str, object]) -> Path:
     part.write_text(json.dumps(order))
     part.rename(run.orders / name)
     return run.orders / name
+
+
+def holder(run: RunFolder) -> int | None:
+    """Return the pid of the process that writes the run's journal, or None."""
+    import fcntl
+
+    lock = run.journal.parent / "journal.lock"
+    if not lock.is_file():
+        return None
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            words = lock.read_text(errors="replace").replace("=", " ").replace(",", " ").split()
+            numbers = [int(word) for word in words if word.isdigit()]
+            return numbers[0] if numbers else 0
+    return None
+
+
+def remembered(run: RunFolder) -> Path | None:
+    """Return the ssh configuration that the run was started with."""
+    note = run.path / "ssh_config.path"
+    return Path(note.read_text().strip()) if note.is_file() else None

@@ -19,9 +19,8 @@ def add(commands: Any) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Give the note to the live controller, or write it as the run's writer when there is none."""
-    from agent.cli.folder import find, give_order
+    from agent.cli.folder import find, give_order, holder
     from agent.cli.session import controller
-    from agent.cli.status import holder
 
     run = find(args.runs, args.run)
     if holder(run) is not None or not _at_rest(run.journal):
@@ -58,6 +57,6 @@ def main(args: argparse.Namespace) -> int:
 
 def _at_rest(journal: Path) -> bool:
     """Whether the run is finished."""
-    from agent.cli.runs import read_row
+    from agent.cli.rows import read_row
 
     return read_row(journal, "")["state"] in ("done", "failed")

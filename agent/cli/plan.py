@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
-    from agent.cli.run import load
+    from agent.cli.loading import load
     from agent.cli.text import safe
     from agent.core.campaign.choices import evaluate
     from agent.core.forecast import forecast

@@ -12,7 +12,7 @@ from typing import Any
 
 from agent.cli import report_debug
 from agent.cli.profile_view import lines, picture
-from agent.cli.report import controller_line, order_line, setting, signal_line, start_line
+from agent.cli.report_lines import controller_line, order_line, setting, signal_line, start_line
 from agent.cli.show import interval
 from agent.cli.text import safe
 from agent.core.debugreport import edit_lines

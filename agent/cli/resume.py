@@ -11,7 +11,6 @@ from agent.cli.run import add_session_options
 if TYPE_CHECKING:
     from agent.core.events import Opened
     from agent.core.plan import Plan
-    from agent.journal.store import Journal
 
 GAP_MAX_S = 3600.0
 """Campaign time that passes at most while no controller is there: deadlines move, budgets are not eaten up."""
@@ -58,6 +57,8 @@ def go_on(
     import time
 
     from agent.cli import rehearsal, session, trust
+    from agent.cli.folder import remembered
+    from agent.cli.loading import standing
     from agent.cli.run import make_display, open_run_log
     from agent.core.events import LOGIC, Options, Resumed
     from agent.journal.store import Journal
@@ -136,6 +137,7 @@ def known_to_hosts(run: Any, args: argparse.Namespace, note: str, *, accepted: b
     What is lost may have started something: as long as that is not known, nothing may be launched beside it.
     """
     from agent.cli import rehearsal, session
+    from agent.cli.folder import remembered
     from agent.core.actions import Start
     from agent.core.events import Opened, Requested
     from agent.errors import AgentError, Exit, HostError, JournalError
@@ -179,29 +181,6 @@ def standing_still(run: Any) -> str:
     return "the server that it put back is not its own" if campaign.keys() else "nothing of it was left running"
 
 
-def standing(journal: Journal) -> tuple[Opened, int, str]:
-    """Return how a run was opened (with the plan that holds now), when its last entry was made, and its state."""
-    from agent.core.events import Moved, Opened, Resumed
-    from agent.errors import JournalError
-
-    opened, last_ns, state = None, 0, ""
-    for entry in journal.entries():
-        event, last_ns = entry.event, entry.wall_ns
-        if isinstance(event, Opened):
-            opened = journal.hydrate(entry).event
-        elif isinstance(event, Resumed) and event.plan is not None and opened is not None:
-            opened = opened.model_copy(update={"plan": event.plan})
-        elif isinstance(event, Moved):
-            state = event.state
-    if opened is None:
-        raise JournalError(
-            f"{journal.path} has no opening entry",
-            "a run that was killed at once has none: begin anew with `agent run`. If it had begun (`agent audit` knows "
-            "by its anchors), its -wal file is missing: put it back before anything else, a server may be running",
-        )
-    return opened, last_ns, state
-
-
 def changed_plan(run: Any, opened: Opened, *, rebase: bool) -> Plan | None:
     """Return the plan of the playbook as it is now, when that differs from the one the run goes by and is to hold.
 
@@ -209,7 +188,7 @@ def changed_plan(run: Any, opened: Opened, *, rebase: bool) -> Plan | None:
     difference, unless ``rebase``.
     """
     from agent.cli import rehearsal, trust
-    from agent.cli.run import load, with_addresses
+    from agent.cli.loading import load, with_addresses
     from agent.errors import AgentError, Exit
 
     note = run.path / "playbook.path"
@@ -254,12 +233,6 @@ def _first_line(opened: Opened) -> str:
     from agent.cli.display import opening
 
     return opening(opened)
-
-
-def remembered(run: Any) -> Path | None:
-    """Return the ssh configuration that the run was started with."""
-    note = run.path / "ssh_config.path"
-    return Path(note.read_text().strip()) if note.is_file() else None
 
 
 def exit_of(run: Any) -> int:

@@ -15,10 +15,9 @@ def add(commands: Any) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Give the order to the live controller; with none, take its place. 3 when something could not be put back."""
-    from agent.cli.folder import find
+    from agent.cli.folder import find, holder
     from agent.cli.replay import folded
     from agent.cli.resume import go_on
-    from agent.cli.status import holder
     from agent.cli.stop import order_stop
     from agent.errors import Exit
 

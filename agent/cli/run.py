@@ -55,6 +55,7 @@ def main(args: argparse.Namespace) -> int:
     from secrets import token_hex
 
     from agent.cli import folder, rehearsal, secret, session, trust
+    from agent.cli.loading import load, with_addresses
     from agent.core.events import Opened, Options
     from agent.core.values import Output
     from agent.journal.files import place
@@ -103,9 +104,8 @@ def main(args: argparse.Namespace) -> int:
 
 def left_by(runs: Path, names: list[str]) -> tuple[str, ...]:
     """Return the keys of servers that earlier runs started and were not seen to end."""
-    from agent.cli.folder import find
+    from agent.cli.folder import find, holder
     from agent.cli.replay import folded
-    from agent.cli.status import holder
     from agent.errors import AgentError
 
     found = [find(runs, name) for name in names]
@@ -115,42 +115,6 @@ def left_by(runs: Path, names: list[str]) -> tuple[str, ...]:
             raise AgentError(what, f"end it first: agent stop {run.id}", "E_ADOPT_LIVE")
     left = [folded(run.journal) for run in found]
     return tuple(key for campaign in left for key in campaign.keys())  # noqa: SIM118 - a method, not a mapping's
-
-
-def load(playbook: Path) -> tuple[bytes, Plan, dict[str, bytes]]:
-    """Read a playbook and every file it brings; return its bytes, the plan, and the files by digest."""
-    import hashlib
-    from importlib import resources
-
-    from agent.cli.check import read_playbook, reader
-    from agent.core.campaign.examine import COLLECT
-    from agent.core.changes import SCRIPTS
-    from agent.core.probes.benchmark import generated_files
-    from agent.core.probes.trace import PARTS, SCRIPT
-    from agent.core.resolve import load_plan
-
-    text = read_playbook(playbook)
-    read, files = reader(playbook.parent), dict[str, bytes]()
-
-    def keep(name: str) -> bytes:
-        content = read(name)
-        files[hashlib.sha256(content).hexdigest()] = content
-        return content
-
-    plan = load_plan(text, str(playbook), keep)
-    scripts = {name: (resources.files("agent.hosts.scripts") / name).read_bytes() for name in (SCRIPT, *PARTS)}
-    digests = {name: hashlib.sha256(content).hexdigest() for name, content in scripts.items()}
-    files.update({digests[name]: content for name, content in scripts.items()})
-    found = {"sha256": digests.pop(SCRIPT), "files": digests if plan.profile.method == "engine" else {}}
-    plan = plan.model_copy(update={"profile": plan.profile.model_copy(update=found)})
-    if plan.debug is not None:
-        tools = {name: (resources.files("agent.hosts.scripts") / name).read_bytes() for name in (*SCRIPTS, COLLECT)}
-        named = {name: hashlib.sha256(content).hexdigest() for name, content in tools.items()}
-        files.update({named[name]: content for name, content in tools.items()})
-        plan = plan.model_copy(update={"debug": plan.debug.model_copy(update={"tools": named})})
-    if plan.benchmark is not None:
-        files.update(generated_files(plan.benchmark))
-    return text, plan, files
 
 
 def with_earlier(plan: Plan, runs: Path, *, rehearsal: bool) -> Plan:
@@ -172,20 +136,6 @@ def with_earlier(plan: Plan, runs: Path, *, rehearsal: bool) -> Plan:
             continue
     known = hints(plan, found, rehearsal=rehearsal)
     return plan.model_copy(update={"search": plan.search.model_copy(update={"hints": known})})
-
-
-def with_addresses(plan: Plan, overrides: list[str]) -> Plan:
-    """Return the plan with hosts reached elsewhere."""
-    from agent.errors import AgentError
-
-    hosts = dict(plan.hosts)
-    for override in overrides:
-        name, _, address = override.partition("=")
-        if name not in hosts or not address:
-            known = ", ".join(hosts)
-            raise AgentError(f"--host {override}: no such host in the playbook", f"hosts: {known}; write NAME=ADDRESS")
-        hosts[name] = hosts[name].model_copy(update={"address": address})
-    return plan.model_copy(update={"hosts": hosts})
 
 
 def make_display(args: argparse.Namespace) -> Display:

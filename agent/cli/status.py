@@ -21,7 +21,7 @@ def add(commands: Any) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
-    from agent.cli.folder import find
+    from agent.cli.folder import find, holder
     from agent.cli.replay import folded, summarised
     from agent.cli.text import safe
     from agent.core.report import summary
@@ -70,25 +70,8 @@ def main(args: argparse.Namespace) -> int:
 def modified(run: Any, campaign: Any, ssh_config: Path | None) -> dict[str, Any]:
     """Look at the host of a run; a rehearsal's only while its lab is up."""
     from agent.cli import rehearsal
+    from agent.cli.folder import remembered
     from agent.cli.modified import look
-    from agent.cli.resume import remembered
 
     found = rehearsal.again(run) if campaign.opened.rehearsal else ssh_config or remembered(run)
     return look(run, campaign, found)
-
-
-def holder(run: Any) -> int | None:
-    """Return the pid of the process that writes the run's journal, or None."""
-    import fcntl
-
-    lock = run.journal.parent / "journal.lock"
-    if not lock.is_file():
-        return None
-    with lock.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            words = lock.read_text(errors="replace").replace("=", " ").replace(",", " ").split()
-            numbers = [int(word) for word in words if word.isdigit()]
-            return numbers[0] if numbers else 0
-    return None

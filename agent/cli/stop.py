@@ -31,9 +31,8 @@ def add_ending(commands: Any, name: str, words: str) -> argparse.ArgumentParser:
 
 def main(args: argparse.Namespace) -> int:
     """Give the order to the live controller; with none, take its place and carry it out."""
-    from agent.cli.folder import find
+    from agent.cli.folder import find, holder
     from agent.cli.session import controller
-    from agent.cli.status import holder
 
     run = find(args.runs, args.run)
     if holder(run) is not None:
@@ -47,9 +46,8 @@ def main(args: argparse.Namespace) -> int:
 
 def order_stop(run: RunFolder, wait_s: float, *, revert: bool = False) -> int:
     """Order the live controller of a run to stop, and wait for that; 3 when it is still at work."""
-    from agent.cli.folder import give_order
+    from agent.cli.folder import give_order, holder
     from agent.cli.session import controller
-    from agent.cli.status import holder
 
     give_order(run, {"order": "stop", "by": controller(), **({"revert": True} if revert else {})})
     print(f"order given to the controller of {run.id} (pid {holder(run)})")

@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
-    from agent.cli.run import load
+    from agent.cli.loading import load
     from agent.cli.text import safe
     from agent.errors import AgentError
 
@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
         raise AgentError("name a playbook, or a run by --run", "`agent trust PLAYBOOK`", "E_USAGE")
     if args.run:
         from agent.cli.folder import find
-        from agent.cli.resume import standing
+        from agent.cli.loading import standing
         from agent.journal.store import Journal
 
         found = find(args.runs, args.run)

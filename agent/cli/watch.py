@@ -104,7 +104,7 @@ def is_held(run: RunFolder) -> bool:
     fail that starts in that moment. It is tried only when the list shows nobody (the list leaves out processes
     of other containers).
     """
-    from agent.cli.status import holder
+    from agent.cli.folder import holder
 
     lock = run.journal.parent / "journal.lock"
     try:

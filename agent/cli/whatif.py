@@ -61,7 +61,7 @@ def what_if(journal: Path, plan: Plan | None, change: Callable[[Plan], Plan]) ->
 
 def report(run: Any, args: argparse.Namespace) -> None:
     """Print what would have been."""
-    from agent.cli.run import load
+    from agent.cli.loading import load
     from agent.cli.text import safe
 
     plan = load(args.other)[1] if args.other else None

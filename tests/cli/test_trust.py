@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli import trust
-from agent.cli.run import load
+from agent.cli.loading import load
 from tests.support.tiny import AGENT, Tiny, make
 
 PLAYBOOKS = Path(__file__).parents[2] / "playbooks"

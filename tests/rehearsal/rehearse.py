@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from agent.cli import rehearsal
-from agent.cli.run import load
+from agent.cli.loading import load
 from agent.core.campaign import Campaign
 from agent.core.campaign import kill as killing
 from agent.core.campaign import serve as serving

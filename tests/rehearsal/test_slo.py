@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.run import load
+from agent.cli.loading import load
 from tests.rehearsal.rehearse import PLAYBOOKS, walk
 
 SLO = PLAYBOOKS / "optimize-slo.yaml"

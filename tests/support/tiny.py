@@ -14,8 +14,8 @@ from pathlib import Path
 from unittest import mock
 
 from agent.cli import trust
+from agent.cli.loading import load
 from agent.cli.main import main
-from agent.cli.run import load
 from agent.errors import AgentError
 
 HERE = Path(__file__).parent

@@ -20,9 +20,10 @@ import pytest
 
 from agent.core.plan import Server, Trial
 from agent.core.servers import kind_of
+from agent.core.servers.asked import Target
 from agent.core.servers.engine import Engine
 from agent.core.servers.lint import Hint, Rule, lint, rules
-from agent.core.servers.predict import Target, foretell
+from agent.core.servers.predict import foretell
 
 # `make truth` points at answers that are not in the repository yet.
 FIXTURES = Path(os.environ.get("TRUTH_FIXTURES") or Path(__file__).parent)

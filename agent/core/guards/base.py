@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, ValidationError
+from pydantic_core import PydanticCustomError
 
 from ..values import Finding, Result, Value, Verdict, parse_duration, parse_percent
 
@@ -82,6 +83,18 @@ class Guard(Value):
     def patterns(self) -> tuple[str, ...]:
         """Return extended regular expressions (POSIX) of log lines that this guard must get to see."""
         return ()
+
+
+def by_name(name: str) -> Guard:
+    """Return the guard of this name with its defaults; ValidationError when there is none, or when it needs options."""
+    front: list[type[Guard]] = [Guard]
+    while front:
+        kind = front.pop()
+        if kind.model_fields["guard"].default == name:
+            return kind.model_validate({"guard": name}, strict=True)
+        front += kind.__subclasses__()
+    error = PydanticCustomError("no_guard", "no guard is called {name}", {"name": name})
+    raise ValidationError.from_exception_data("guard", [{"type": error, "loc": ("guard",), "input": name}])
 
 
 def names(items: list[str] | tuple[str, ...], most: int = 4) -> str:

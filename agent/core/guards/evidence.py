@@ -10,7 +10,7 @@ import re2
 from pydantic import Field, model_validator
 
 from ..values import Finding, Result, Verdict
-from .base import Guard, failed, names, passed, unknown
+from .base import Guard, by_name, failed, names, passed, unknown
 from .output import _LogGuard
 from .view import log_lines
 
@@ -52,9 +52,7 @@ class Fails(Guard):
 
     def inner(self) -> Guard:
         """Return the guard that is to fail; ValidationError when there is none of this name without options."""
-        from ..ladder import read_guard
-
-        return read_guard({"guard": self.of})
+        return by_name(self.of)
 
     def asks(self, server: Server) -> tuple[Section, ...]:
         """See the base class."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import re2
 
-from .predict import release
+from .asked import release
 
 Pairs = tuple[tuple[str, str], ...]
 

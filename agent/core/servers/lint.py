@@ -17,7 +17,8 @@ from pydantic import Field, model_validator
 
 from ..values import Finding, Value
 from . import kind_of
-from .predict import Foretold, Target, foretell, generations, release
+from .asked import Target, release
+from .predict import Foretold, foretell, generations
 
 if TYPE_CHECKING:
     from ..plan import Plan, Server, Trial

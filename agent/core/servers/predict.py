@@ -14,6 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import predict_sglang, predict_vllm
+from .asked import Target, release
+
 GENERATIONS: Mapping[str, tuple[str, ...]] = {"sglang": ("0.5.3", "0.5.9", "0.5.23"), "vllm": ("0.11.0", "0.32.0")}
 """Releases of each kind that differ from the one before; newer ones are read like the last."""
 
@@ -30,54 +33,6 @@ class Foretold:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Target:
-    """What is known of the model and the card; None is unknown."""
-
-    architecture: str | None = None
-    context: int | None = None
-    heads: int | None = None
-    draft_context: int | None = None
-    hopper: bool | None = None
-
-
-class Asked:
-    """Flags under their own names, read with the engine's defaults in mind."""
-
-    def __init__(self, flags: Mapping[str, Any], version: str, target: Target) -> None:
-        self.flags: dict[str, Any] = {
-            name: value for name, value in flags.items() if value is not None and value is not False
-        }
-        self.version = release(version)
-        self.target = target
-
-    def number(self, name: str, default: float | None = None) -> Any:
-        """Return a flag's number; the default where it is not given or not a number."""
-        value = self.flags.get(name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            return default
-        return value
-
-    def word(self, name: str) -> str | None:
-        """Return a flag's value as text, None when it is not given."""
-        value = self.flags.get(name)
-        return None if value is None else str(value)
-
-    def given(self, *names: str) -> bool:
-        """Whether any of the flags is given."""
-        return any(name in self.flags for name in names)
-
-
-def release(version: str) -> tuple[int, ...]:
-    """Return the numbers of a release: 0.5.23.post1 and 0.5.23+cpu are (0, 5, 23)."""
-    numbers: list[int] = []
-    for part in version.lstrip("v").split("+")[0].split(".")[:3]:
-        if not (part.isascii() and part.isdigit()):
-            break
-        numbers.append(int(part))
-    return tuple(numbers)
-
-
 def generations(kind: str, version: str) -> tuple[str, ...]:
     """Return the releases to be judged by: this one; without a version, or with a part of one, all that it may be."""
     known = GENERATIONS.get(kind, ("",))
@@ -89,8 +44,6 @@ def generations(kind: str, version: str) -> tuple[str, ...]:
 
 def foretell(kind: str, flags: Mapping[str, Any], version: str, target: Target | None = None) -> Foretold:
     """Return what a server of this kind and release makes of flags under their own names (``page-size``)."""
-    from . import predict_sglang, predict_vllm
-
     asked: predict_sglang.Sglang | predict_vllm.Vllm
     if kind == "sglang":
         asked = predict_sglang.Sglang(flags, version, target or Target())

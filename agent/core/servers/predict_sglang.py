@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .predict import Asked
+from .asked import Asked
 
 EAGLES = ("EAGLE", "EAGLE3", "STANDALONE", "FROZEN_KV_MTP")
 STEPS, TOPK, TOKENS = "speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens"

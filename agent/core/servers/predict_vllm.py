@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from .predict import Asked, Target
+from .asked import Asked, Target
 
 HEADS = ("eagle", "eagle3")
 SEQUENCES = 128
