@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from agent.cli import rehearsal
-from agent.cli.run import load
+from agent.cli.loading import load
 from agent.core.actions import Signal
 from agent.core.campaign import Campaign
 from agent.core.campaign import kill as killing
