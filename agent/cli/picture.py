@@ -194,7 +194,7 @@ def _aims(campaign: Campaign, width: int, now: float) -> list[Text]:
             line.append(f" {percent(ratio)}", style="green" if reached else "")
         line.append(" in exploration", style=FAINT)
     started = sum(1 for launch in campaign.launches.values() if launch.key)
-    cells = max(4, min(24, (width - 50) // 2))
+    cells = max(4, min(24, (width - 62) // 2))  # beside both, what is left of the time has room
     used = Text.assemble(("launches ", FAINT), *_used(started, budget.launches, str(started), cells))
     used.append("   time ", style=FAINT)
     used.append_text(Text.assemble(*_used(now, budget.time_s, duration_text(round(now)), cells)))
@@ -250,10 +250,11 @@ def _doing(campaign: Campaign, now: float) -> list[Text]:
     if campaign.interrupted:
         return [Text("  nothing more is started; the server is left as it is")]
     lines = []
-    if phases := _phases(campaign, visit, now):
+    words = next((state.do for state in campaign.plan.states if state.name == visit.state), ())
+    # Other states watch as well, so that a death is known at once; a start is followed in one of them only.
+    if "watch" in words and (phases := _phases(campaign, visit, now)):
         lines.append(phases)
     record, benchmark = campaign.record, campaign.plan.benchmark
-    words = next((state.do for state in campaign.plan.states if state.name == visit.state), ())
     open_ = [answer for answer in visit.open() if answer.role not in SILENT]
     if "benchmark" in words and record is not None and benchmark is not None:
         repeats, done = benchmark.repeats, len(record.benchmarks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re2 as re
 from rich.text import Text
 
 from agent.cli.gauges import FAINT
@@ -149,9 +150,16 @@ def _row(campaign: Campaign, record: Record, width: int, names: int, best: Recor
 
 
 def _label(record: Record, room: int) -> str:
-    """Say what a trial changes, in the cells that are left; its values stand at the end, so that is what stays."""
+    """Say what a trial changes, in the cells that are left; its values stand at the end, so that is what stays.
+
+    What is cut is cut before a word: half of one reads like the name of another flag.
+    """
     trial = record.trial
     words = one_line(trial.of if trial.role == "final" else trial.label(), 200)
     if room < 8 or words == trial.id or trial.role == "confirm":
         return ""
-    return words if len(words) <= room else "…" + words[-(room - 1) :]
+    if len(words) <= room:
+        return words
+    kept = words[-(room - 1) :]
+    word = re.search(r"[-_, ]([A-Za-z])", kept)
+    return "…" + (kept[word.start(1) :] if word is not None and "=" in kept[word.start(1) :] else kept)

@@ -10,10 +10,12 @@ from rich.cells import cell_len
 
 from agent.cli.live import make_console, render
 from agent.cli.picture import Seen
+from agent.cli.trial_table import _label
 from agent.core.campaign import Campaign
+from agent.core.campaign.parts import Record
 from agent.core.events import Concluded, Instructed, Interrupt, Moved, Noted, Observed, Proposed, Requested
 from agent.core.observations import Completed, Refused, SectionResult
-from agent.core.plan import Budget, Host, Server
+from agent.core.plan import Budget, Host, Server, Trial
 from agent.core.probes.gpu import read_gpus
 from agent.core.values import Output
 from tests.cli.runs import entries, folds
@@ -164,6 +166,28 @@ def test_a_failed_start_shows_its_class_in_the_table() -> None:
     campaign, seen = last(entries(Box(dies=lambda action: "4" in action.job.argv)))
     line = next(line for line in text_of(campaign, 120, 40, seen=seen).splitlines() if " m-4 " in line)
     assert "CRASH" in line
+
+
+def test_what_is_left_of_the_time_stands_whole_at_80_columns(whole: list[Any]) -> None:
+    """The line of the budgets is not cut, and only a state that follows a start speaks of one."""
+    told = 0
+    for entry, campaign in folds(whole):
+        if entry.seq % 20 or campaign.visit is None or campaign.concluded is not None:
+            continue
+        text = text_of(campaign, 80, 24, 3700.0)
+        (budgets,) = [line for line in text.splitlines() if line.startswith("launches ")]
+        assert "…" not in budgets
+        told += budgets.endswith("to go")
+        assert ("no line of the start yet" in text) <= (campaign.visit.state == "health-wait"), campaign.visit.state
+    assert told > 3
+
+
+def test_a_cut_label_begins_with_a_whole_word() -> None:
+    """Half a flag's name would read like another flag."""
+    record = Record(Trial(id="t", role="candidate", point={"flags.speculative-num-steps": 3}), "l1")
+    assert _label(record, 40) == "speculative-num-steps=3"
+    assert _label(record, 16) == "…num-steps=3"
+    assert _label(record, 9) == "…steps=3"
 
 
 def test_the_phases_of_a_start_each_with_its_time() -> None:
