@@ -153,7 +153,8 @@ class Profile(Part):
     """How the server is profiled under load."""
 
     method: Literal["sample", "engine", "off"] = "sample"
-    """`sample` looks at its process, `engine` uses its own profiler, `off`."""
+    """`sample` looks at its process, `engine` uses its own profiler, `off`.
+    Default: `engine` where a `when` asks an SGLang or vLLM for phases or kernels, else `sample`."""
     on: Literal["all", "best", "base"] = "best"
     """Which trials: those that a `when` reads (`base`), with the baseline and each new best (`best`), or `all`."""
     duration: Timeout = 3.0

@@ -16,12 +16,11 @@ from .check import Findings, check_words, read
 from .devices import VISIBLE, is_device
 from .playbook import Playbook, Replaces, SecretSource
 from .playbook_search import Add
-from .probes.benchmark import METRICS
-from .probes.trace import unanswerable
 from .resolve_benchmark import resolve_accuracy, resolve_benchmark
 from .resolve_container import resolve_container
 from .resolve_debug import resolve_debug
 from .resolve_load import check_loads
+from .resolve_metrics import check_metrics, check_profile, profile_method, workloads
 from .resolve_search import changes, check_expressions, given, resolve_search
 from .resolve_states import resolve_guard, resolve_states
 from .values import Finding, lower_is_better
@@ -115,7 +114,7 @@ class _Resolver:
                 "benchmark": resolve_benchmark(playbook.benchmark, self.digest, self.findings),
                 "accuracy": resolve_accuracy(self.accuracy(), server.kind, self.digest, self.findings),
                 "profile": plan.Profile(
-                    method=playbook.profile.method,
+                    method=profile_method(playbook),
                     on=playbook.profile.on,
                     seconds=playbook.profile.duration,
                     steps=playbook.profile.steps,
@@ -134,7 +133,8 @@ class _Resolver:
         )
         check_expressions(playbook, resolved, self.findings)
         check_loads(playbook, resolved, self.findings)
-        self.check_profile(resolved)
+        check_metrics(playbook, self.findings)
+        check_profile(resolved, self.findings)
         self.findings.stop()
         return resolved
 
@@ -260,17 +260,14 @@ class _Resolver:
     def goal(self) -> plan.Goal:
         own = self.playbook.goal
         direction = own.direction or ("down" if lower_is_better(own.metric) else "up")
-        self.check_metric(("goal", "metric"), own.metric)
         limits = []
-        for number, (metric, sign, bound) in enumerate(own.limits):
-            self.check_metric(("goal", "limits", number), metric)
+        for metric, sign, bound in own.limits:
             limits.append(plan.Limit(metric=metric, **{"at_most" if sign == "<=" else "at_least": bound}))
+        loads = workloads(self.playbook)
         for name in own.weights:
-            if name not in self.workloads():
+            if name not in loads:
                 where: Path = ("goal", "weights", name)
-                remedy = (
-                    did_you_mean(name, self.workloads()) if self.workloads() else "write `benchmark: {workloads: …}`"
-                )
+                remedy = did_you_mean(name, loads) if loads else "write `benchmark: {workloads: …}`"
                 self.findings.add("E_REF", where, "the benchmark has no such workload", remedy, found=name, key=True)
         return plan.Goal(
             metric=own.metric,
@@ -280,21 +277,6 @@ class _Resolver:
             limits=tuple(limits),
             weights=own.weights,
         )
-
-    def check_metric(self, path: Path, metric: str) -> None:
-        """Refuse a metric that the agent's own load does not report; scripts and tools of others may name any."""
-        own = self.playbook.benchmark
-        if own.tool or own.script not in (None, "builtin"):
-            return
-        names = [*METRICS, *(f"{name}_{load}" for name in METRICS for load in self.workloads())]
-        if metric not in names:
-            self.findings.add("E_METRIC", path, f"the benchmark reports no {metric}", did_you_mean(metric, names))
-
-    def workloads(self) -> list[str]:
-        """Return the names of the workloads, where the benchmark has several."""
-        own = self.playbook.benchmark
-        levels = own.concurrency if isinstance(own.concurrency, tuple) else ()
-        return [*own.workloads, *(f"c{level}" for level in levels)]
 
     def assumptions(self) -> dict[str, Any]:
         named = self.playbook.assumptions.items()
@@ -368,13 +350,3 @@ class _Resolver:
                 remedy = "if it is meant, write `server: {allow_env: [LD_LIBRARY_PATH]}`"
                 where = (*path, "LD_LIBRARY_PATH")
                 self.findings.add("E_ENV_NAME", where, "this variable changes what is run", remedy, found="", key=True)
-
-    def check_profile(self, resolved: plan.Plan) -> None:
-        """Refuse a condition on a profile that nobody takes."""
-        for number, stage in enumerate(resolved.search.stages):
-            if stage.when and resolved.profile.method == "off" and re.search(r"\bprofile\b", stage.when):
-                path: Path = ("search", "stages", number, "when")
-                remedy = "write `profile: {method: sample}`"
-                self.findings.add("E_CONFLICT", path, "it reads a profile, and profiling is off", remedy)
-            elif stage.when and (found := unanswerable(stage.when, resolved.profile, resolved.server)) is not None:
-                self.findings.add("E_CONFLICT", ("search", "stages", number, "when"), *found)

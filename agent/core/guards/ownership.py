@@ -11,6 +11,7 @@ from ..probes.gpu import read_apps, read_gpus
 from ..probes.host import read_host, read_nccl_conf
 from ..probes.processes import Process, read_processes, session
 from ..probes.sockets import Listener, listening, read_listeners
+from ..servers.served import alike, served
 from ..values import Finding, Verdict
 from .base import Guard, Seconds, failed, names, passed, unknown, waiting
 from .view import Mine, UnreadableError, describe, leased, mine, still_settling
@@ -18,6 +19,7 @@ from .view import Mine, UnreadableError, describe, leased, mine, still_settling
 if TYPE_CHECKING:
     from ..evidence import Evidence
     from ..observations import SectionResult
+    from ..plan import Trial
 
 _DAEMONS = ("nvidia-cuda-mps-server", "nvidia-persistenced", "nv-hostengine", "dcgm-exporter")
 
@@ -200,6 +202,23 @@ class ServerIsOurs(Guard):
             if key in says and str(says[key]) != str(wanted):
                 remedy = "another server, or another model, answers under our port"
                 return failed(Finding.FOREIGN_SERVER, f"{saw}, and says {key} {says[key]}", f"{key} {wanted}", remedy)
+        return self._model(evidence, sections, evidence.trial, saw, told=any(key.startswith("model") for key in says))
+
+    def _model(
+        self, evidence: Evidence, sections: Mapping[str, SectionResult], trial: Trial, saw: str, *, told: bool
+    ) -> Verdict:
+        """Compare the model that the server says it serves with the one that was asked for."""
+        kind, found = evidence.kind, served(sections)
+        wanted, called = kind.model(evidence.server, trial), kind.called(evidence.server, trial)
+        remedy = "another server, or another model, answers under our port"
+        if wanted and found.paths and not any(alike(path, wanted) for path in found.paths):
+            words = f"{saw}, and serves {found.paths[0][:120]}"
+            return failed(Finding.FOREIGN_SERVER, words, f"the model {wanted}", remedy)
+        if called and found.names and not any(alike(one, other) for one in found.names for other in called):
+            words = f"{saw}, and calls its model {found.names[0][:120]}"
+            return failed(Finding.FOREIGN_SERVER, words, f"the name {called[0]}", remedy)
+        if wanted and not told and not found.paths and not found.names:
+            return unknown(f"{saw}; which model it serves it does not say", f"the model {wanted}")
         return passed(saw)
 
 

@@ -10,6 +10,7 @@ import re2
 from pydantic import Field
 
 from ..probes.benchmark import BenchmarkResult
+from ..servers.served import alike
 from ..values import Finding, Verdict
 from .base import Fraction, Guard, Seconds, failed, passed, unknown
 from .config import same
@@ -66,7 +67,8 @@ class BenchValid(Guard):
         if fault is not None:
             return fault
         metric = self.metric or evidence.plan.goal.metric
-        return self.check(results, metric, evidence.kind, evidence.trial, evidence.server.port)
+        names = evidence.kind.called(evidence.server, evidence.trial) if evidence.trial is not None else ()
+        return self.check(results, metric, evidence.kind, evidence.trial, evidence.server.port, names)
 
     def check(
         self,
@@ -75,8 +77,12 @@ class BenchValid(Guard):
         kind: ServerKind | None = None,
         trial: Trial | None = None,
         port: int | None = None,
+        names: Sequence[str] = (),
     ) -> Verdict:
-        """Judge results that were read already. Without a kind, nothing is known of the server that was measured."""
+        """Judge results that were read already. Without a kind, nothing is known of the server that was measured.
+
+        ``names``: what its model may be called; () = anything.
+        """
         for place, result in enumerate(results, 1):
             for name, part in {"": result, **result.workloads}.items():
                 prefix = f"repeat {place}{f' ({name})' if name else ''}: "
@@ -85,7 +91,7 @@ class BenchValid(Guard):
                 fault = fault or (self._conditions(part, kind, trial, prefix) if kind is not None else None)
                 if fault is not None:
                     return fault
-        if (fault := _other_server(results, port)) is not None:
+        if (fault := _other_server(results, port, names)) is not None:
             return fault
         if len(results) < self.min_repeats:
             return unknown(f"{len(results)} results", f"at least {self.min_repeats}")
@@ -236,7 +242,7 @@ def _window(evidence: Evidence) -> Verdict | None:
     return None
 
 
-def _other_server(results: Sequence[BenchmarkResult], port: int | None) -> Verdict | None:
+def _other_server(results: Sequence[BenchmarkResult], port: int | None, names: Sequence[str]) -> Verdict | None:
     """Return what shows that another server was measured than the one that is up, or two of them."""
     for place, result in enumerate(results, 1):
         match = re2.search(r":(\d{1,5})(?:/|$)", result.endpoint)
@@ -246,6 +252,12 @@ def _other_server(results: Sequence[BenchmarkResult], port: int | None) -> Verdi
                 Finding.FOREIGN_SERVER, f"repeat {place} measured {result.endpoint[:80]}", f"port {port}", remedy
             )
     models = list(dict.fromkeys(result.model for result in results if result.model))
+    strange = [result.model for result in results if result.whole and result.endpoint and result.model]
+    strange = [model for model in strange if not any(alike(model, name) for name in names)] if names else []
+    if strange:
+        remedy = "the numbers belong to another model: look at who answers on this port, and at the tool's arguments"
+        saw = f"it measured the model {strange[0][:80]}"
+        return failed(Finding.FOREIGN_SERVER, saw, f"{' or '.join(names)[:120]}", remedy)
     if len(models) > 1:
         saw = f"the repeats measured {models[0][:60]} and {models[1][:60]}"
         return failed(Finding.FOREIGN_SERVER, saw, "one model", "another server has taken the port meanwhile")

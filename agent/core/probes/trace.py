@@ -34,6 +34,10 @@ KERNELS = (
 )  # fmt: skip
 SECONDS = ("prompt", "predict", "queue")
 """What a condition may ask of a profile by ``engine``: of a trace phases and kinds of work, else seconds."""
+SAMPLED = (
+    "kernel", "nccl", "cuda", "barrier", "speculation", "matmul", "attention", "sampling", "serving", "python", "other",
+)  # fmt: skip
+"""What it may ask of a profile by ``sample``, beside ``object:FILE``, and the engine's seconds where perf is barred."""
 _ASKED = re.compile(r"""profile\.(share|kernel)\s*(?:\[\s*['"]([^'"]+)['"]\s*\]|\.(\w+))""")
 WAIT_S = 240.0
 """How long the ranks may take to write their traces."""
@@ -190,10 +194,22 @@ def _trace(item: Mapping[str, Any]) -> TraceFile | None:
     return TraceFile(rank=word(item.get("rank")), path=word(item.get("path")), bytes=size, kept=kept)
 
 
+def tells_phases(condition: str) -> bool:
+    """Say whether a condition asks for what only an engine's own profiler tells."""
+    return any(where == "kernel" or (key or name) in PHASES for where, key, name in _ASKED.findall(condition))
+
+
 def unanswerable(condition: str, profile: Profiling, server: Server) -> tuple[str, str] | None:
     """Say what no profile of this server can answer of a condition, and what can be done; None when all can be."""
     asked = {(where, key or name) for where, key, name in _ASKED.findall(condition)}
-    if profile.method != "engine" or server.kind == "command":
+    if profile.method == "sample":
+        for where, name in sorted(asked):
+            if where == "kernel" or not (name in (*SAMPLED, *SECONDS) or name.startswith("object:")):
+                remedy = "write `profile: {method: engine}`" if name in PHASES or where == "kernel" else ""
+                listed = f"there is: {', '.join((*SAMPLED, *SECONDS))}, object:FILE"
+                return f"no profile by `sample` has `{name}` among its {where}s", remedy or listed
+        return None
+    if server.kind == "command":
         return None
     traced = server.kind in ("sglang", "vllm")
     known: dict[str, tuple[str, ...]] = {"kernel": KERNELS if traced else ()}

@@ -89,6 +89,14 @@ class ServerKind:
         """Return what the running server must say of itself (for example its model path)."""
         return {}
 
+    def model(self, server: Server, trial: Trial) -> str:
+        """Return the path, or name on a hub, of the model that is asked for; '' where that cannot be compared."""
+        return ""
+
+    def called(self, server: Server, trial: Trial) -> tuple[str, ...]:
+        """Return the names that the model may be offered by; () where any will do."""
+        return ()
+
     def inspect(self, server: Server, trial: Trial) -> tuple[Section, ...]:
         """Return read-only requests that show the effective configuration and one deterministic answer."""
         return ()

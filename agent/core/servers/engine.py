@@ -133,6 +133,22 @@ class Engine(ServerKind):
         """See the base class: what an endpoint says, else what the log names."""
         return super().release(sections, log) or told(self.name, log)
 
+    def model(self, server: Server, trial: Trial) -> str:
+        """See the base class. ``vllm serve`` takes it as its first word."""
+        for name in ("model-path", "model"):
+            if (value := self.flag(trial, name)) is not None:
+                return str(value)
+        words = list(server.command)
+        place = words.index("serve") + 1 if "serve" in words[:4] else len(words)
+        return next((word for word in words[place : place + 1] if not word.startswith("-")), "")
+
+    def called(self, server: Server, trial: Trial) -> tuple[str, ...]:
+        """See the base class."""
+        given = self.flag(trial, "served-model-name")
+        if given is None:
+            return tuple(filter(None, (self.model(server, trial),)))
+        return tuple(str(name) for name in given) if isinstance(given, tuple) else (str(given),)
+
     def flag(self, trial: Trial, name: str) -> Any:
         """Return what the trial gives to the flag, by whatever name; None when it does not."""
         return next((value for key, value in trial.flags.items() if self.canonical(key) == name), None)

@@ -146,6 +146,19 @@ class LlamaCpp(ServerKind):
         """Return the model that the server must say it serves."""
         return {name: str(value) for name, value in self._given(trial).items() if name in ("model", "alias")}
 
+    def model(self, server: Server, trial: Trial) -> str:
+        """See the base class. A package is no path: the server says which one it was asked for."""
+        path = str(self._given(trial).get("model", ""))
+        return "" if path.startswith("package:") else path
+
+    def called(self, server: Server, trial: Trial) -> tuple[str, ...]:
+        """See the base class. Without an alias it is the path, its last part, or that without its ending."""
+        if alias := self._given(trial).get("alias"):
+            return tuple(name.strip() for name in str(alias).split(","))
+        path = self.model(server, trial)
+        file = path.rsplit("/", 1)[-1]
+        return tuple(dict.fromkeys((path, file, file.removesuffix(".gguf")))) if path else ()
+
     def inspect(self, server: Server, trial: Trial) -> tuple[Section, ...]:
         """See the base class."""
         base = f"http://127.0.0.1:{server.port}"

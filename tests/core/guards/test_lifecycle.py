@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -223,3 +224,42 @@ def test_remote_text_in_a_verdict_is_shown_and_not_obeyed() -> None:
     """Escape sequences, direction marks and the like become visible escapes."""
     scene = Scene().log("bad \x1b]52;c;x\x07 \u202e line").watch(LIVE)
     assert scene.judge("log_lacks", pattern="bad").saw == r"the log says: bad \x1b]52;c;x\x07 \u202e line"
+
+
+MODELS: list[tuple[str, str, dict[str, Any], dict[str, Any], Result]] = [
+    ("sglang: its path", "sglang", {"model-path": "/m/a"}, {"model_info": {"model_path": "/m/a/"}}, Result.PASS),
+    ("sglang: another path", "sglang", {"model-path": "/m/a"}, {"model_info": {"model_path": "/m/b"}}, Result.FAIL),
+    ("sglang: not a word", "sglang", {"model-path": "/m/a"}, {}, Result.UNKNOWN),
+    ("vllm: by its root", "vllm", {"model": "o/a", "served-model-name": "x"},
+     {"models": {"data": [{"id": "x", "root": "o/a"}]}}, Result.PASS),
+    ("vllm: the name of another", "vllm", {"model": "o/a", "served-model-name": "x"},
+     {"models": {"data": [{"id": "o/a"}]}}, Result.FAIL),
+    ("vllm: one of its names", "vllm", {"model": "o/a", "served-model-name": ("x", "y")},
+     {"models": {"data": [{"id": "y"}]}}, Result.PASS),
+    ("vllm: the model's own name", "vllm", {"model": "o/a"}, {"models": {"data": [{"id": "o/b"}]}}, Result.FAIL),
+    ("llamacpp: the file", "llamacpp", {"m": "/m/a.gguf"}, {"models": {"data": [{"id": "a.gguf"}]}}, Result.PASS),
+    ("llamacpp: another file", "llamacpp", {"m": "/m/a.gguf"}, {"props": {"model_path": "/m/b.gguf"}}, Result.FAIL),
+    ("llamacpp: an alias", "llamacpp", {"m": "/m/a.gguf", "alias": "chat"},
+     {"models": {"data": [{"id": "chat"}]}}, Result.PASS),
+    ("command: nobody asked", "command", {"model": "a"}, {"models": {"data": [{"id": "b"}]}}, Result.PASS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "flags", "bodies", "result"), [row[1:] for row in MODELS], ids=[r[0] for r in MODELS])
+def test_a_healthy_server_with_another_model(
+    kind: str, flags: dict[str, Any], bodies: dict[str, Any], result: Result
+) -> None:
+    """By its path and by its names; a server that says neither has not shown what it serves."""
+    scene = Scene(kind).ask(flags=flags).launched()
+    told = {name: (0, json.dumps(body) + "\nHTTP 200") for name, body in bodies.items()}
+    look = {"processes": processes((4000, 1, 4000, "sh run"), (4001, 4000, 4000, "server")), **told}
+    verdict = scene.look("inspect", sockets=sockets((30000, 4001)), **look).judge("server_is_ours")
+    assert verdict.result is result, verdict
+    assert verdict.finding is (Finding.FOREIGN_SERVER if result is Result.FAIL else None)
+
+
+def test_the_model_of_vllm_serve_is_a_word_of_its_command() -> None:
+    """It is compared like a flag."""
+    scene = Scene("vllm", command=("vllm", "serve", "o/a")).ask(flags={})
+    assert scene.trial is not None
+    assert scene.evidence().kind.model(scene.server, scene.trial) == "o/a"

@@ -206,3 +206,11 @@ def test_variation_is_of_the_goals_metric() -> None:
     slow = document({"ttft_s": 0.2})
     assert judged(document(), slow, scene=scene, cv=0.05).finding is Finding.NOISY
     assert judged(document(), slow, cv=0.05).result is Result.PASS
+
+
+def test_a_benchmark_of_another_model_is_nobodys() -> None:
+    """The name that it found is held against the trial's, not only against the other repeats."""
+    asked = Scene("vllm").ask(flags={"model": "o/a", "served-model-name": "chat"})
+    verdict = judged(document(model="o/b", flushed=True), scene=asked)
+    assert (verdict.result, verdict.finding) == (Result.FAIL, Finding.FOREIGN_SERVER)
+    assert judged(document(model="chat", flushed=True), scene=asked).result is Result.PASS

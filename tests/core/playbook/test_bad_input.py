@@ -132,7 +132,7 @@ ROWS: list[tuple[str, str | bytes, str, int, int, str]] = [
     ("GPUs twice", HEAD + "  gpus: 2\n  env: {CUDA_VISIBLE_DEVICES: '3,3'}\n", "E_CONFLICT", 8, 31, "name 2"),
     ("B29 equals", HEAD + "  env: {A=B: x}\n", "E_ENV_NAME", 7, 9, "no ="),
     ("B29 library path", HEAD + "  env: {LD_LIBRARY_PATH: /x}\n", "E_ENV_NAME", 7, 9, "allow_env"),
-    ("hypotheses of no debug campaign", HEAD + "hypotheses: {a: {because: b, change: {flags: {c: 1}}, predict: {metric: m, above: 1.8}}}\n", "E_CONFLICT", 7, 1, "aim: debug"),
+    ("hypotheses of no debug campaign", HEAD + "hypotheses: {a: {because: b, change: {flags: {c: 1}}, predict: {metric: accept_len, above: 1.8}}}\n", "E_CONFLICT", 7, 1, "aim: debug"),
     ("not yet: optuna", HEAD + "search: {stages: [{name: a, flags: {b: {sweep: 1..3, strategy: optuna}}}]}\n", "E_UNSUPPORTED", 7, 64, "grid"),
     ("a word of a list", HEAD.replace("llamacpp", "llamcpp"), "E_VALUE", 4, 9, "did you mean `llamacpp`?"),
     ("a missing key", HEAD.replace("  port: 18080\n", ""), "E_MISSING", 3, 1, "write `port: …`"),

@@ -167,10 +167,10 @@ def test_expressions_are_tried_with_every_value_of_a_sweep() -> None:
 
 def test_a_condition_needs_a_profile() -> None:
     """Nobody takes one when profiling is off."""
-    text = "search: {stages: [{name: s, when: \"profile.share['x'] > 0.5\", flags: {a: {sweep: [1, 2]}}}]}\n"
+    text = "search: {stages: [{name: s, when: \"profile.share['matmul'] > 0.5\", flags: {a: {sweep: [1, 2]}}}]}\n"
     assert problems(HEAD + text) == ()
     assert [one.code for one in problems(HEAD + text + "profile: {method: off}\n")] == ["E_CONFLICT"]
-    assert problems(HEAD + text.replace("profile.share['x'] > 0.5", "best > baseline")) == ()
+    assert problems(HEAD + text.replace("profile.share['matmul'] > 0.5", "best > baseline")) == ()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from . import builtin, tools
 from .ask import API, BUILTIN, OWN_SCRIPTS, PROMPTS_INLINE_CHARS_MAX, TOOL, bench_command, generated_files, prompt_words
-from .numbers import count, load_document, load_json, measure, percentile, word
+from .numbers import count, load_document, load_json, mapping, measure, percentile, word
 from .result import METRICS, BenchmarkResult
 from .tools import TOOLS
 
@@ -32,6 +32,6 @@ def read_benchmark(text: str, benchmark: Benchmark | None = None) -> BenchmarkRe
 
 __all__ = [
     "API", "BUILTIN", "METRICS", "OWN_SCRIPTS", "PROMPTS_INLINE_CHARS_MAX", "TOOL", "TOOLS", "BenchmarkResult",
-    "bench_command", "count", "generated_files", "load_document", "load_json", "measure", "percentile",
+    "bench_command", "count", "generated_files", "load_document", "load_json", "mapping", "measure", "percentile",
     "prompt_words", "read_benchmark", "word",
 ]  # fmt: skip
