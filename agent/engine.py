@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from .core.actions import Acquire, Ask, Cancel, Signal, Start, Wait
+from .core.actions import Acquire, Advise, Ask, Cancel, Signal, Start, Wait
 from .core.campaign import Campaign, evolve
 from .core.campaign.decide import decide
 from .core.campaign.parts import LANE
@@ -238,9 +238,10 @@ class World:
         clock: Clock,
         *,
         ask: Callable[[Ask], Awaitable[bool | None]] | None = None,
+        advise: Callable[[Advise], Outcome] | None = None,
     ) -> None:
         self._first: Opened | Resumed | None = first
-        self._performer, self._clock, self._ask = performer, clock, ask
+        self._performer, self._clock, self._ask, self._advise = performer, clock, ask, advise
         self._queue: asyncio.Queue[Any] = asyncio.Queue()
         self._pending: dict[str, Any] = {}
         self._tasks: dict[str, asyncio.Task[Outcome]] = {}
@@ -341,6 +342,9 @@ class World:
             if answer is None:
                 return Lost(why="nobody is there to answer: no terminal")
             return Completed(status=0 if answer else 1)
+        if isinstance(action, Advise):
+            # It computes: beside the loop, which has a lease to renew.
+            return await asyncio.to_thread(self._advise, action) if self._advise else Lost(why="there is no adviser")
         return await self._performer.perform(request, action, note)
 
     def _now(self) -> float:

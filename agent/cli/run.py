@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
     from secrets import token_hex
 
-    from agent.cli import folder, rehearsal, secret, session, trust
+    from agent.cli import adviser, folder, rehearsal, secret, session, trust
     from agent.cli.loading import load, with_addresses
     from agent.core.events import Opened, Options
     from agent.core.values import Output
@@ -64,6 +64,7 @@ def main(args: argparse.Namespace) -> int:
     text, plan, files = load(args.playbook)
     plan = with_addresses(plan, args.host)
     trust.require(trust.of_playbook(text, plan), plan, str(args.playbook), args.playbook)
+    adviser.require(plan)
     campaign = token_hex(16)
     adopted = left_by(args.runs, args.adopt)
     spec = rehearsal.spec_of(plan, args.lab_fault) if args.lab or args.lab_fault else None

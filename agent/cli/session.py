@@ -22,6 +22,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from agent import __version__
+from agent.cli.adviser import advise
 from agent.cli.display import Display
 from agent.cli.folder import RunFolder
 from agent.cli.text import safe
@@ -94,7 +95,7 @@ class Session:
         clock = Clock()
         recorded = self.journal.entries()
         ledger = Ledger(recorded, store=self.journal, clock=clock, hydrate=self.journal.hydrate, epoch=hosts.epoch)
-        world = self.world = World(first, hosts, clock, ask=self._ask)
+        world = self.world = World(first, hosts, clock, ask=self._ask, advise=advise)
         for order in also:
             world.put(order)
         loop = asyncio.get_running_loop()

@@ -74,6 +74,37 @@ class Ask(Action):
     digest: str = ""
 
 
+class Knob(Value):
+    """One dimension of what an adviser chooses from: the numbers of its values from 0 on, ordered or not."""
+
+    name: str
+    values: int = Field(ge=1)
+    ordered: bool = False
+
+
+class Told(Value):
+    """What became of a suggestion: ``merit`` is larger when better; None = it was not measured, or must not win."""
+
+    at: tuple[int, ...]
+    merit: float | None = None
+
+
+class Advise(Action):
+    """Ask an adviser for the next point of a stage, given everything it suggested so far.
+
+    The adviser keeps nothing between two questions, and nobody asks it in a replay: its answer is an observation. That
+    is JSON, ``{"at": [INDEX, …], "version": "optuna 5.0.0"}``; without ``at`` it has nothing left to suggest.
+    """
+
+    do: Literal["advise"] = "advise"
+    stage: str
+    seed: int
+    knobs: tuple[Knob, ...] = Field(min_length=1)
+    told: tuple[Told, ...] = ()
+    startup: int = 10
+    """How many suggestions are drawn at random before the rest are modelled on them."""
+
+
 class Acquire(Action):
     """Take or renew a lease on the host. The answer is ``EPOCH n``, or ``BUSY owner epoch n age s resource r since s``.
 
@@ -171,6 +202,6 @@ class Signal(Action):
 
 
 AnyAction = Annotated[
-    Wait | Cancel | Ask | Acquire | Probe | Start | Status | Follow | Watch | Owned | Signal,
+    Wait | Cancel | Ask | Advise | Acquire | Probe | Start | Status | Follow | Watch | Owned | Signal,
     Field(discriminator="do"),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .noise import Spread, measure_spread
+from .noise import Spread, expected_loss, measure_spread
 from .plan import Plan
 from .proposals import Record, Score
 from .statistics import LaunchMean
@@ -107,6 +107,22 @@ class Explored:
         heads = {name: self.record(name) for name in self._groups}
         ids = {name: head.trial.id for name, head in heads.items() if head}
         return sorted(self._groups, key=lambda name: (-self.merit(name), ids[name]))
+
+    def rival(self, names: Sequence[str]) -> tuple[str | None, float]:
+        """Return which of the configurations behind the first may truly be the best, and what is lost then on average.
+
+        The loss is a log ratio; None, and nothing, where there is no other that may be chosen.
+        """
+        spread, lead = self.spread(), len(self.launches(names[0]))
+        losses = {
+            name: expected_loss(
+                self.merit(names[0]) - self.merit(name), spread.of_difference(lead, len(self.launches(name)))
+            )
+            for name in names[1:]
+            if self.merit(name) > INVALID
+        }
+        found = max(losses, key=lambda name: losses[name], default=None)
+        return found, losses[found] if found is not None else 0.0
 
     def spread(self, repeats: int = 3) -> Spread:
         """Estimate the noise from what was explored."""

@@ -6,6 +6,7 @@ ordered knob is tried, a launch of the confirmation is made again. ``bound`` cou
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -16,7 +17,7 @@ from .plan import Plan, Stage, Trial
 from .proof import Caution, Proof, cautions, prove
 from .search import AGAIN_MAX
 from .statistics import LAUNCHES_MIN
-from .strategies import halving_launches, points, unimodal_launches
+from .strategies import halving_launches, knobs, points, unimodal_launches
 from .trials import Evaluate, is_skipped, point_names, resolve_trial
 from .values import Value
 
@@ -74,8 +75,8 @@ def check(plan: Plan) -> tuple[Problem, ...]:
             refuse(where, f"a second stage is called {stage.name}", "give each stage a name of its own")
         if stage.strategy == "unimodal" and len(stage.axes) != 1:
             refuse(where, "unimodal searches one ordered knob", "give it one sweep, or use grid")
-        if stage.strategy == "random" and not stage.sample:
-            refuse(where, "random needs the number of points to draw", "add sample: N")
+        if stage.strategy in ("random", "optuna") and not stage.sample:
+            refuse(where, f"{stage.strategy} needs the number of points to draw", "add sample: N")
         if stage.when and plan.profile.method == "off" and re.search(r"\bprofile\b", stage.when):
             refuse(where, "its condition reads a profile, and profiling is off", "choose a profile method")
         for point in stage.points:
@@ -104,8 +105,10 @@ def forecast(plan: Plan, evaluate: Evaluate) -> Forecast:
     stages, counts = [], []
     for number, stage in enumerate(search.stages):
         candidates = _candidates(plan, stage, evaluate)
-        counts.append(len(candidates))
-        if stage.loads():
+        counts.append(len(candidates) if stage.strategy != "optuna" else advised_points(stage))
+        if stage.strategy == "optuna":
+            stages.append(_advised_stage(stage))
+        elif stage.loads():
             stages.append(_load_stage(stage, candidates, trials[-1] if number == 0 else None, seen))
         else:
             before = _touched(search.stages[:number])
@@ -248,6 +251,19 @@ def _stage(
         least=0 if stage.when else max(0, least),
         most=most,
     )
+
+
+def advised_points(stage: Stage) -> int:
+    """Return how many points an adviser may be asked for."""
+    return min(stage.sample or 1, math.prod(knob.values for knob in knobs(stage)))
+
+
+def _advised_stage(stage: Stage) -> StageForecast:
+    """Count the launches of a stage whose points nobody knows yet: what its base and the baseline are is known."""
+    most = advised_points(stage)
+    skips = stage.when is not None or stage.skip_when is not None
+    least = 0 if skips or stage.loads() else max(0, most - 2)
+    return StageForecast(name=stage.name, strategy=stage.strategy, when=stage.when, points=most, least=least, most=most)
 
 
 def _load_stage(stage: Stage, candidates: Sequence[Trial], up: Trial | None, seen: set[str]) -> StageForecast:

@@ -215,11 +215,11 @@ class Stage(Value):
     name: str
     when: str | None = None
     axes: tuple[Axis, ...] = Field(min_length=1)
-    strategy: Literal["grid", "list", "random", "unimodal", "halving"] = "grid"
+    strategy: Literal["grid", "list", "random", "unimodal", "halving", "optuna"] = "grid"
     points: tuple[dict[str, Scalar | None], ...] = ()
     """With strategy ``list``: the points themselves, by ``flags.NAME``, ``env.NAME`` and so on."""
     sample: int | None = None
-    """With strategy ``random``: how many points."""
+    """With strategy ``random`` or ``optuna``: how many points."""
     link: tuple[tuple[str, ...], ...] = ()
     """Axes that move together, by ``flags.NAME`` or ``env.NAME``: their values are taken one by one, not crossed."""
     skip_when: str | None = None

@@ -72,11 +72,12 @@ class Stage(Part):
     request: dict[RequestKey, StageFlag] = {}
     """Fields of each request that the agent's own load sends (`top_k`, `n_probs`); likewise on one launch."""
     strategy: Strategy | None = None
-    """`grid` (every point; the default), `list` (those given), `random`, `unimodal` (one ordered knob), `halving`."""
+    """`grid` (every point; the default), `list` (those given), `random`, `unimodal` (one ordered knob), `halving`,
+    `optuna` (its TPE suggests one point after the other)."""
     points: tuple[Point, ...] = ()
     """With `list`: the points."""
     sample: Count | None = None
-    """With `random`: how many points are drawn."""
+    """With `random` and `optuna`: how many points are tried."""
     link: tuple[Annotated[tuple[StrictStr, ...], Field(min_length=2)], ...] = ()
     """Keys of this stage that move together: `[[a, b]]` takes the first of each, the second of each and so on."""
     skip_when: StrictStr | None = None

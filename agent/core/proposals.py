@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from .actions import Advise
 from .noise import Drift, Spread
 from .plan import Trial
 from .statistics import Comparison
@@ -62,6 +63,13 @@ class Confirm:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Consult:
+    """Nothing can be proposed before an adviser has been asked."""
+
+    action: Advise
+
+
 Reason = Literal[
     "confirmed",
     "proven early",
@@ -94,7 +102,10 @@ class Finished:
     drift: Drift | None = None
 
 
-Next = Measure | Confirm | Finished
+Next = Measure | Confirm | Finished | Consult
+
+Advice = Mapping[str, Sequence[tuple[int, ...] | None]]
+"""By stage, what an adviser suggested, in order: the number of each knob's value. None = it has nothing left."""
 
 
 def profile_variables(score: Score) -> dict[str, Any]:

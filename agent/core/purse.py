@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .confirmation import pair_of
 from .plan import Plan
-from .proposals import Confirm, Measure, Record
+from .proposals import Confirm, Consult, Measure, Record
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,16 @@ class Purse:
         last = self.history[-1] if self.history else None
         return last is not None and last.trial.role == "confirm" and pair_of(last) == step.pair
 
-    def spent(self, step: Measure | Confirm) -> str:
-        """Say which budget does not allow this step, or ''."""
-        budget = self.plan.budget
-        if budget.launches is not None and self.launches >= budget.launches and not self.is_free(step):
+    def short(self, step: Measure | Consult) -> bool:
+        """Say whether exploration ends before this step: for the sake of the confirmation, or with the budget."""
+        if isinstance(step, Consult):
+            return self.reserved() or bool(self.spent())
+        return self.reserved() and not self.is_free(step)
+
+    def spent(self, step: Measure | Confirm | None = None) -> str:
+        """Say which budget does not allow this step (None: any launch), or ''."""
+        budget, free = self.plan.budget, step is not None and self.is_free(step)
+        if budget.launches is not None and self.launches >= budget.launches and not free:
             return f"{self.launches} of {budget.launches} launches are used"
         if budget.time_s is not None and self.elapsed_s >= budget.time_s:
             return f"{self.elapsed_s:.0f} s of {budget.time_s:.0f} s are used"

@@ -119,13 +119,11 @@ def _stage(stage: Stage, path: Path, findings: Findings) -> plan.Stage | None:
     if strategy is None or findings.has(path):
         return None
     size = math.prod(len(axis.values) for axis in axes)
-    if strategy == "random":
+    if strategy in ("random", "optuna"):
         if stage.sample is None:
-            findings.add("E_MISSING", path, "the strategy random needs a sample", "write `sample: 8`", found="")
+            findings.add("E_MISSING", path, f"the strategy {strategy} needs a sample", "write `sample: 8`", found="")
     elif stage.sample is not None:
-        findings.add(
-            "E_CONFLICT", (*path, "sample"), "only the strategy random draws a sample", "leave it out", key=True
-        )
+        findings.add("E_CONFLICT", (*path, "sample"), "only random and optuna take a sample", "leave it out", key=True)
     elif size > POINTS_MAX:
         findings.add("E_SWEEP", path, f"{size:,} points", f"at most {POINTS_MAX:,}: use `strategy: random`", found="")
     if strategy == "unimodal":
@@ -196,10 +194,6 @@ def _strategy(stage: Stage, path: Path, findings: Findings) -> Any:
             if isinstance(value, Sweep) and value.strategy:
                 named.append(((*path, part, key, "strategy"), value.strategy))
     for where, name in named:
-        if name == "optuna":
-            remedy = "use grid, list, random, unimodal or halving"
-            findings.add("E_UNSUPPORTED", where, "not supported in this version", remedy)
-            return None
         if name != named[0][1]:
             findings.add("E_CONFLICT", where, f"the stage is already `{named[0][1]}`", "one stage, one strategy")
     return named[0][1] if named else "grid"

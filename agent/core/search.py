@@ -16,16 +16,28 @@ from dataclasses import replace
 from typing import Literal
 
 from .confirmation import Confirmation
+from .consulting import listed, question
 from .explored import Explored
-from .noise import expected_loss
 from .plan import Plan, Stage, Trial
-from .proposals import Confirm, Finished, Measure, Next, Reason, Record, Rejects, Score, profile_variables
+from .proposals import (
+    Advice,
+    Confirm,
+    Consult,
+    Finished,
+    Measure,
+    Next,
+    Reason,
+    Record,
+    Rejects,
+    Score,
+    profile_variables,
+)
 from .purse import Purse
 from .statistics import LAUNCHES_MIN
-from .strategies import INVALID, Point, draw, next_halving, next_in_order, next_unimodal, points
+from .strategies import INVALID, Point, draw, next_halving, next_in_order, next_unimodal
 from .trials import EXPLORING, Evaluate, is_skipped, point_names, resolve_trial, together
 
-__all__ = ["Confirm", "Finished", "Measure", "Next", "Reason", "Record", "Rejects", "Score", "propose"]
+__all__ = ["Confirm", "Consult", "Finished", "Measure", "Next", "Reason", "Record", "Rejects", "Score", "propose"]
 
 WORTH = 0.0005
 """Launching a rival again is worth it while choosing the leader is expected to lose more than this (a log ratio)."""
@@ -49,19 +61,23 @@ def propose(
     launches: int | None = None,
     elapsed_s: float = 0.0,
     running: str = "",
+    advice: Advice | None = None,
 ) -> Next:
     """Return the next thing to measure, or why there is none.
 
     ``history`` is in the order of the proposals. ``launches`` counts what the budget counts; by default one a
     record. ``running`` is the launch digest of the server that is up and may be measured once more: a trial that
-    differs from it in the load alone costs no launch. A proposal that has no score yet is repeated, so asking again
-    does no harm.
+    differs from it in the load alone costs no launch. ``advice`` is what advisers have suggested. A proposal that has
+    no score yet is repeated, so asking again does no harm.
     """
     for record in history:
         if record.score is None and record.trial.role in EXPLORING:
             return Measure(record.trial, "it was proposed and has no score yet")
     walk = _Walk(plan, history, evaluate, rejects, len(history) if launches is None else launches, elapsed_s, running)
+    walk.advice = advice or {}
     step = walk.next()
+    if isinstance(step, Consult):
+        return step
     if not isinstance(step, Finished):
         repeated = any(record.trial.id == step.trial.id for record in history)
         spent = "" if repeated else walk.purse.spent(step)
@@ -94,6 +110,8 @@ class _Walk:
         self.carried: Point = {}
         self.cures: dict[str, str] = {}
         self.confirmed: Confirmation | None = None
+        self.advice: Advice = {}
+        self.places: list[int] = []
 
     # ------------------------------------------------------------ what is known
 
@@ -128,12 +146,12 @@ class _Walk:
             finding = baseline.score.finding or "no value"
             return self.finished("baseline invalid", f"nothing can be compared with it ({finding})")
         step = self.explore(baseline.score)
-        cut = step is not None and (self.confirming or (self.purse.reserved() and not self.purse.is_free(step)))
+        cut = step is not None and (self.confirming or self.purse.short(step))
         if step is not None and not cut:
             return step
         return self.choose(baseline, cut)
 
-    def explore(self, baseline: Score) -> Measure | None:
+    def explore(self, baseline: Score) -> Measure | Consult | None:
         """Return the next launch of the stages, or None when all are done."""
         search = self.plan.search
         if not search.stages and (search.flags or search.env):
@@ -158,7 +176,7 @@ class _Walk:
             return INVALID
         return None
 
-    def stage(self, stage: Stage, baseline: Score) -> Measure | None:
+    def stage(self, stage: Stage, baseline: Score) -> Measure | Consult | None:
         """Return the next launch of one stage; None when it is done or skipped, with its best carried on."""
         try:
             base = self.cured(self.trial("base", "base", "", self.carried))
@@ -182,6 +200,12 @@ class _Walk:
             hint = self.hint(trials[index])
             known = f"; earlier runs found it {math.expm1(hint):+.1%}" if hint else ""
             return self.once_more(trials[index], f"stage {stage.name}, {stage.strategy}{known}")
+        if stage.strategy == "optuna":
+            tried = sum(1 for trial in trials if self.known.has(trial.identity()))
+            measured = dict(zip(self.places, merits, strict=True))
+            step = question(stage, self.plan.seed, self.advice.get(stage.name, ()), tried, measured)
+            if step is not None:
+                return step
         self.carry(base, trials, merits)
         return None
 
@@ -205,8 +229,9 @@ class _Walk:
 
     def candidates(self, stage: Stage) -> list[Trial]:
         """Return the trials of a stage's points, on top of what earlier stages chose."""
-        own, found = points(stage, self.plan.seed), []
-        for name, point in zip(point_names(stage, own), own, strict=True):
+        own, found = listed(stage, self.plan.seed, self.advice.get(stage.name, ())), []
+        self.places = []
+        for place, (name, point) in enumerate(zip(point_names(stage, own), own, strict=True)):
             try:
                 trial = self.trial(name, "candidate", stage.name, {**self.carried, **point})
             except ValueError as problem:
@@ -219,7 +244,8 @@ class _Walk:
             except ValueError as problem:
                 self.notes.append(f"{name} is tried: its skip_when cannot be judged ({problem})")
             found.append(self.cured(trial))
-        if stage.strategy == "unimodal":
+            self.places.append(place)
+        if stage.strategy in ("unimodal", "optuna"):
             return found
         if self.plan.search.confirm_most is not None and stage.strategy in ("grid", "halving"):
             # In an order that is drawn, so that a drift of the host favours no end of a sweep.
@@ -365,17 +391,11 @@ class _Walk:
             left = min(left, max(spare % 2, spare - 2 * math.ceil(RESERVE * planned.wanted())))
         if left <= 0:
             return None
-        spread, counts = self.known.spread(), {name: len(self.known.launches(name)) for name in names}
-
-        def loss(rival: str) -> float:
-            gap = self.known.merit(names[0]) - self.known.merit(rival)
-            return expected_loss(gap, spread.of_difference(counts[names[0]], counts[rival]))
-
-        rivals = [name for name in names[1:] if self.known.merit(name) > INVALID]
-        rival = max(rivals, key=loss, default=None)
-        if rival is None or loss(rival) <= WORTH:
+        rival, lost = self.known.rival(names)
+        if rival is None or lost <= WORTH:
             return None
-        chosen = self.known.record(rival if counts[rival] < counts[names[0]] else names[0])
+        fewer = len(self.known.launches(rival)) < len(self.known.launches(names[0]))
+        chosen = self.known.record(rival if fewer else names[0])
         assert chosen is not None
         other = self.known.record(rival if chosen is best else names[0])
         assert other is not None

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
+from .actions import Knob
 from .plan import Axis, Scalar, Stage
 
 Point = dict[str, Scalar | None]
@@ -33,14 +34,35 @@ def points(stage: Stage, seed: int) -> list[Point]:
         return [dict(point) for point in stage.points]
     if stage.strategy == "random":
         return _sample(stage, seed)
-    return [_merged(row) for row in itertools.product(*_dimensions(stage))]
+    if stage.strategy == "optuna":
+        return []  # they come one by one
+    return [_merged(row) for row in itertools.product(*dimensions(stage))]
+
+
+def knobs(stage: Stage) -> tuple[Knob, ...]:
+    """Return what an adviser chooses from: a knob for each axis, one for those that are linked."""
+    found = []
+    for values in dimensions(stage):
+        numbers = [next(iter(value.values())) for value in values]
+        plain = all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers)
+        rising = plain and all(low < high for low, high in itertools.pairwise(numbers))  # type: ignore[operator]
+        found.append(Knob(name=", ".join(values[0]), values=len(values), ordered=rising and len(values[0]) == 1))
+    return tuple(found)
+
+
+def advised(stage: Stage, at: Sequence[int]) -> Point | None:
+    """Return the point that an adviser means; None when it is none of the stage."""
+    rows = dimensions(stage)
+    if len(at) != len(rows) or not all(0 <= index < len(values) for index, values in zip(at, rows, strict=True)):
+        return None
+    return _merged([values[index] for index, values in zip(at, rows, strict=True)])
 
 
 def _name(axis: Axis) -> str:
     return f"{axis.target}.{axis.key}"
 
 
-def _dimensions(stage: Stage) -> list[list[Point]]:
+def dimensions(stage: Stage) -> list[list[Point]]:
     """Return what is crossed: the values of each axis, and those of linked axes together, one by one."""
     linked = {name: group for group in stage.link for name in group}
     found: list[list[Point]] = []
@@ -58,8 +80,8 @@ def _merged(parts: Sequence[Point]) -> Point:
 
 def _sample(stage: Stage, seed: int) -> list[Point]:
     """Draw without replacement from the product, without listing it: it may be far larger than the sample."""
-    dimensions = _dimensions(stage)
-    total = math.prod(len(values) for values in dimensions)
+    rows = dimensions(stage)
+    total = math.prod(len(values) for values in rows)
     wanted = min(total, stage.sample if stage.sample is not None else total)
     drawn: dict[int, None] = {}
     for count in itertools.count():
@@ -70,7 +92,7 @@ def _sample(stage: Stage, seed: int) -> list[Point]:
         for taken in sorted(drawn):
             number += number >= taken
         drawn[number] = None
-    return [_at(dimensions, number) for number in drawn]
+    return [_at(rows, number) for number in drawn]
 
 
 def _at(dimensions: Sequence[Sequence[Point]], number: int) -> Point:

@@ -140,6 +140,7 @@ def point_names(stage: Stage, own: Sequence[Point]) -> list[str]:
         prefix = f"stage-{prefix}"  # ids of the confirmation are read back
     values = ["-".join("unset" if value is None else str(value) for value in point.values()) for point in own]
     words = [_slug(value) for value in values]
-    if len(set(words)) < len(words) or not all(0 < len(word) <= 16 for word in words):
+    # Names of points that come one by one must not change with those that come after them.
+    if stage.strategy == "optuna" or len(set(words)) < len(words) or not all(0 < len(word) <= 16 for word in words):
         words = [str(number) for number in range(1, len(own) + 1)]
     return [f"{prefix}-{word}" for word in words]

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agent.core.actions import Advise
 from agent.core.campaign.choices import may_share
 from agent.core.expressions import compile as compile_expression
 from agent.core.plan import Axis, Expr, Goal, Plan, Search, Server, Stage, Trial
-from agent.core.search import Finished, Next, Record, Score, propose
+from agent.core.search import Consult, Finished, Next, Record, Score, propose
 
 STEPS, DRAFT = "speculative-num-steps", "speculative-num-draft-tokens"
 TUNED = (90.6, 94.0, 90.8, 85.3, 79.2, 73.2, 67.7, 62.7, 58.2, 54.2)
@@ -75,6 +76,9 @@ class Bench:
     profile: Mapping[str, float] = field(default_factory=lambda: VERIFY)
     rejects: Callable[[Trial], str] | None = None
     history: list[Record] = field(default_factory=list)
+    adviser: Callable[[Advise], tuple[int, ...] | None] = lambda action: None
+    advice: dict[str, list[tuple[int, ...] | None]] = field(default_factory=dict)
+    asked: list[Advise] = field(default_factory=list)
 
     def score(self, trial: Trial) -> Score:
         """Measure three repeats of one launch."""
@@ -105,10 +109,23 @@ class Bench:
         return len({record.launch for record in self.history})
 
     def next(self) -> Next:
-        """Return what is proposed now."""
+        """Return what is proposed now; the adviser is asked as long as that is what is proposed."""
         up = self.up()
         running = up.trial.launch_digest() if up is not None else ""
-        return propose(self.plan, self.history, evaluate, self.rejects, launches=self.launches, running=running)
+        while True:
+            step = propose(
+                self.plan,
+                self.history,
+                evaluate,
+                self.rejects,
+                launches=self.launches,
+                running=running,
+                advice=self.advice,
+            )
+            if not isinstance(step, Consult):
+                return step
+            self.asked.append(step.action)
+            self.advice.setdefault(step.action.stage, []).append(self.adviser(step.action))
 
     def up(self) -> Record | None:
         """Return what was measured last, where a server is left that another trial may be measured on."""

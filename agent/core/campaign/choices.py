@@ -17,7 +17,7 @@ from ..plan import Plan, State, Trial
 from ..probes.benchmark import read_benchmark
 from ..probes.engine import installed
 from ..probes.trace import read_profile
-from ..search import Confirm, Finished, Measure, Rejects, Score, propose
+from ..search import Confirm, Consult, Finished, Measure, Next, Rejects, Score, propose
 from ..search import Record as Past
 from ..servers import kind_of
 from ..servers.base import ServerKind
@@ -147,11 +147,21 @@ def choose_by(
 
 
 def _next(campaign: Campaign) -> Choice:
+    step = proposed(campaign)
+    assert not isinstance(step, Consult), "the state waits for its adviser"
+    if isinstance(step, Finished):
+        return Choice(first=[_concluded(campaign, step)])
+    proposal = _proposed(campaign, step.trial, "; ".join([step.because, *step.notes]))
+    return Choice(outcome="next" if proposal.launch not in campaign.launches else "same-launch", proposal=proposal)
+
+
+def proposed(campaign: Campaign) -> Next:
+    """Return what follows from all that was measured and suggested so far."""
     started = sum(1 for launch in campaign.launches.values() if launch.key)
     past = [_past(campaign, item) for item in campaign.history if item.trial.role != "final"]
     own_s = campaign.now - campaign.away_s
     up = reusable(campaign)
-    step = propose(
+    return propose(
         campaign.plan,
         past,
         evaluate,
@@ -159,11 +169,8 @@ def _next(campaign: Campaign) -> Choice:
         launches=started,
         elapsed_s=own_s,
         running=up.trial.launch_digest() if up is not None else "",
+        advice=campaign.advice,
     )
-    if isinstance(step, Finished):
-        return Choice(first=[_concluded(campaign, step)])
-    proposal = _proposed(campaign, step.trial, "; ".join([step.because, *step.notes]))
-    return Choice(outcome="next" if proposal.launch not in campaign.launches else "same-launch", proposal=proposal)
 
 
 def rejects(campaign: Campaign) -> Rejects:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ..actions import Acquire, Cancel, Follow, Signal, Start, Status
+from ..actions import Acquire, Advise, Cancel, Follow, Signal, Start, Status
 from ..events import (
     Concluded,
     Confirm,
@@ -33,6 +33,7 @@ from ..evidence import Answer
 from ..machine import DONE, ENDS, FAILED, HOLD, Machine
 from ..observations import Completed, SectionResult, read_job_state, read_sections
 from ..plan import Plan, Server
+from ..probes.advice import read_advice
 from ..probes.gpu import GpuTable, read_gpus
 from ..probes.inputs import read_inputs
 from ..values import MissingBlobError, Result
@@ -69,6 +70,8 @@ class Campaign:
     """What the numbers rest on beside the plan, point by point, as it was when they began; {} = not looked at."""
     inputs_now: Mapping[str, str] | None = None
     """The same as the controller at work found it; None until it has looked."""
+    advice: dict[str, list[tuple[int, ...] | None]] = field(default_factory=dict)
+    """By stage, what an adviser suggested, in order; None = it had nothing left."""
     adopted: tuple[str, ...] = ()
     """Keys of servers that other runs left and that are ours to end; none once the host was verified clean."""
     kept: str = ""
@@ -293,6 +296,9 @@ def _learn(campaign: Campaign, answer: Answer) -> None:
         record.benchmarks.append(text or "")
     elif answer.role == "accuracy" and campaign.launch is not None and isinstance(answer.outcome, Completed):
         campaign.launch.answers[record.trial.asked() if record is not None else ""] = text or ""
+    elif isinstance(answer.action, Advise) and text is not None:
+        if (said := read_advice(text, answer.action)) is not None:
+            campaign.advice.setdefault(answer.action.stage, []).append(said or None)
     elif answer.role == "sample" and record is not None and text is not None:
         record.profile = text
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..actions import Advise
+from ..evidence import Answer
 from ..guards import passed, unknown, waiting
 from ..observations import Refused
+from ..search import Consult
 from ..values import Finding
+from . import choices
 from .change import do_change, do_survey
-from .common import Context, Step, known, look_action, owned_action, poll, probe_action, sure
+from .common import TRIES, Context, Step, known, look_action, owned_action, poll, probe_action, sure
 from .examine import do_test
 from .kill import do_kill
 from .lease import lease_of, look_up, refused
@@ -61,8 +65,35 @@ def _ours_gone(context: Context) -> Step:
 
 
 def do_nothing(context: Context) -> Step:
-    """Decide and finally ask nothing of the world."""
+    """Ask nothing of the world."""
     return Step(done=True)
+
+
+def do_decide(context: Context) -> Step:
+    """Ask the adviser where the next point is its to choose; everything else follows from what is known."""
+    campaign, record = context.campaign, context.campaign.record
+    if campaign.plan.debug is not None or campaign.concluded is not None or record is None or record.scored is None:
+        return Step(done=True)
+    if not any(stage.strategy == "optuna" for stage in campaign.plan.search.stages):
+        return Step(done=True)
+    step, last = choices.proposed(campaign), context.last("advise")
+    if not isinstance(step, Consult):
+        return Step(done=True)
+    if last is not None and last.outcome is None:
+        return Step()
+    remedy = "`agent resume` asks again, from where the search stands"
+    if last is not None and isinstance(last.outcome, Refused):
+        verdict = unknown(last.outcome.text[:300], "a suggestion of the adviser", Finding.LOST)
+        return Step(done=True, verdict=verdict.model_copy(update={"remedy": remedy}))
+    same = [answer for answer in context.visit.of("advise") if _told(answer) == len(step.action.told)]
+    if len(same) < TRIES:
+        return Step(ask=[("advise", step.action)])
+    verdict = unknown(f"{len(same)} answers of the adviser were none", "a point that is new", Finding.LOST)
+    return Step(done=True, verdict=verdict.model_copy(update={"remedy": remedy}))
+
+
+def _told(answer: Answer) -> int:
+    return len(answer.action.told) if isinstance(answer.action, Advise) else -1
 
 
 STEPS: dict[str, Callable[[Context], Step]] = {
@@ -78,7 +109,7 @@ STEPS: dict[str, Callable[[Context], Step]] = {
     "profile": do_profile,
     "test": do_test,
     "script": do_script,
-    "decide": do_nothing,
+    "decide": do_decide,
     "finally": do_nothing,
 }
 """The closed list of ``do`` words."""

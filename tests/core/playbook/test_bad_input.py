@@ -133,7 +133,7 @@ ROWS: list[tuple[str, str | bytes, str, int, int, str]] = [
     ("B29 equals", HEAD + "  env: {A=B: x}\n", "E_ENV_NAME", 7, 9, "no ="),
     ("B29 library path", HEAD + "  env: {LD_LIBRARY_PATH: /x}\n", "E_ENV_NAME", 7, 9, "allow_env"),
     ("hypotheses of no debug campaign", HEAD + "hypotheses: {a: {because: b, change: {flags: {c: 1}}, predict: {metric: accept_len, above: 1.8}}}\n", "E_CONFLICT", 7, 1, "aim: debug"),
-    ("not yet: optuna", HEAD + "search: {stages: [{name: a, flags: {b: {sweep: 1..3, strategy: optuna}}}]}\n", "E_UNSUPPORTED", 7, 64, "grid"),
+    ("optuna without a sample", HEAD + "search: {stages: [{name: a, flags: {b: {sweep: 1..3, strategy: optuna}}}]}\n", "E_MISSING", 7, 19, "sample: 8"),
     ("a word of a list", HEAD.replace("llamacpp", "llamcpp"), "E_VALUE", 4, 9, "did you mean `llamacpp`?"),
     ("a missing key", HEAD.replace("  port: 18080\n", ""), "E_MISSING", 3, 1, "write `port: …`"),
     ("a sweep in the base", HEAD + "search: {base: {flags: {a: {sweep: [1]}}}}\n", "E_VALUE", 7, 28, ""),

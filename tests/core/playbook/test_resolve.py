@@ -127,7 +127,7 @@ def test_trials_are_a_stage() -> None:
     [
         ("{name: a}", "E_MISSING", "tries nothing"),
         ("{name: a, strategy: random, flags: {b: {sweep: 1..3}}}", "E_MISSING", "sample"),
-        ("{name: a, sample: 3, flags: {b: {sweep: 1..3}}}", "E_CONFLICT", "only the strategy random"),
+        ("{name: a, sample: 3, flags: {b: {sweep: 1..3}}}", "E_CONFLICT", "only random and optuna"),
         ("{name: a, strategy: unimodal, flags: {b: {sweep: [3, 1]}}}", "E_SWEEP", "rising numbers"),
         ("{name: a, strategy: unimodal, flags: {b: {sweep: 1..3}, c: {sweep: 1..3}}}", "E_SWEEP", "one ordered knob"),
         ("{name: a, strategy: grid, flags: {b: {sweep: 1..3, strategy: unimodal}}}", "E_CONFLICT", "already `grid`"),
