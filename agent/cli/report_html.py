@@ -20,6 +20,9 @@ from agent.core.debugreport import edit_lines
 DIFFERS = 16
 """The finding that a replay differs: either the record, or this version of the program, is another one."""
 
+LIST_CHARS_MAX = 3000
+"""A longer list is folded: it is there for whoever looks for something in it."""
+
 _STYLE = """
 :root { --ink:#1c2330; --dim:#667085; --line:#dfe3ea; --paper:#fff; --wash:#f6f7f9; --good:#0a7d45; --bad:#c02d26;
   --warn:#a15c00; --blue:#2257c5; }
@@ -166,8 +169,9 @@ def _table(heads: list[tuple[str, bool]], rows: list[list[str]]) -> str:
     return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+def _number(value: float | None, digits: int = 4) -> str:
+    """Write a figure with all its digits, also where the last ones are zeros: columns are read downwards."""
+    return "" if value is None else f"{value:#.{digits}g}".rstrip(".")
 
 
 def _bar(value: float | None, most: float) -> str:
@@ -201,7 +205,7 @@ def _trials(report: dict[str, Any]) -> list[str]:
                 text(row["launch"]),
                 _number(row["value"]),
                 _bar(row["value"], most) if row["valid"] else "",
-                _number(row["deviation"]),
+                _number(row["deviation"], 2),
                 str(row["repeats"] or ""),
                 f'<span class="{tone}">{text(verdict)}</span>',
                 text(row["label"]),
@@ -218,9 +222,8 @@ def _profiles(report: dict[str, Any]) -> list[str]:
     out = ["<h2>Where the time went</h2>", picture(rows)]
     for row in rows:
         shown = "\n".join(lines(row))
-        out.append(
-            f"<details><summary>{text(row['trial'])} {text(row['label'])}</summary><pre>{text(shown)}</pre></details>"
-        )
+        label = "" if row["label"] == row["trial"] else f" {text(row['label'])}"
+        out.append(f"<details><summary>{text(row['trial'])}{label}</summary><pre>{text(shown)}</pre></details>")
     return out
 
 
@@ -304,9 +307,13 @@ def _lists(report: dict[str, Any]) -> list[str]:
         if report["inquiry"] and items is changed:
             continue  # they stand with the hypotheses that asked for them
         out.append(f"<h2>{title}</h2>")
-        out.append(
-            f"<ul>{''.join(f'<li>{text(item)}</li>' for item in items)}</ul>" if items else f'<p class="dim">{none}</p>'
-        )
+        if not items:
+            out.append(f'<p class="dim">{none}</p>')
+            continue
+        whole = f"<ul>{''.join(f'<li>{text(item)}</li>' for item in items)}</ul>"
+        # What nobody reads as a whole does not stand between what everybody reads.
+        long = sum(map(len, items)) > LIST_CHARS_MAX
+        out.append(f"<details><summary>{len(items)} entries</summary><div>{whole}</div></details>" if long else whole)
     return [*out, "<h2>The playbook as it was given</h2>", f"<pre>{text(report['playbook_text'])}</pre>"]
 
 
