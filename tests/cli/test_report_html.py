@@ -21,7 +21,7 @@ def test_figures_of_a_column_have_the_same_digits(value: float | None, digits: i
 def test_a_list_that_nobody_reads_as_a_whole_is_folded() -> None:
     """All of it is there, behind its number of entries; a short one stands open."""
     order: dict[str, Any] = {"wall_ns": 0, "order": "note", "text": "<b>", "by": "me", "seq": 1}
-    nothing: dict[str, Any] = dict.fromkeys(("overrides", "signals", "starts", "controllers", "edits"), [])
+    nothing: dict[str, Any] = {key: [] for key in ("overrides", "signals", "starts", "controllers", "edits")}
     report = {**nothing, "inquiry": True, "playbook_text": "", "orders": [order]}
     assert "<details>" not in "".join(_lists(report))
     whole = "".join(_lists({**report, "orders": [order] * 100}))
