@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.set-up
-PYTEST ?= -n 2
+# Most tests wait for real processes: twice as many workers as processors, and each begins with modules of its own.
+PYTEST ?= -n $(shell n=$$((2 * $$(nproc))); echo $$((n < 16 ? n : 16))) --dist worksteal
 
 .PHONY: help setup demo lab test lint bench clean truth faults advisories
 
