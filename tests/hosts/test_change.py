@@ -11,64 +11,18 @@ import signal
 import subprocess
 import sys
 import time
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[2] / "agent" / "hosts" / "scripts"
-
-
-class Host:
-    """Folders of jobs, and the script run in one of them as its job."""
-
-    def __init__(self, base: Path) -> None:
-        self.base, self.count = base, 0
-
-    def job(self, **files: str) -> Path:
-        """Make a job's folder with the script and files in it."""
-        self.count += 1
-        folder = self.base / "runs" / f"k{self.count}"
-        folder.mkdir(parents=True)
-        for script in SCRIPTS.glob("change*.py"):
-            (folder / script.name).write_bytes(script.read_bytes())
-        for name, text in files.items():
-            (folder / name.replace("_", ".")).write_text(text)
-        return folder
-
-    def run(self, folder: Path, *words: str) -> tuple[int, dict[str, Any]]:
-        """Run a verb; return status and answer."""
-        env = {**os.environ, "AGENT_JOB": str(folder)}
-        done = subprocess.run(
-            [sys.executable, str(folder / "change.py"), *words], env=env, cwd=folder, capture_output=True, timeout=120
-        )
-        assert done.stdout, done.stderr.decode()
-        return done.returncode, json.loads(done.stdout)
-
-    def apply(self, spec: dict[str, Any], **files: str) -> tuple[str, int, dict[str, Any]]:
-        """Apply a change in a job of its own; return the key, status and answer."""
-        folder = self.job(**files)
-        status, answer = self.run(folder, "apply", json.dumps(spec))
-        return folder.name, status, answer
-
-    def revert(self, *keys: str) -> tuple[int, dict[str, Any]]:
-        """Take changes back."""
-        return self.run(self.job(), "revert", *keys)
+from tests.hosts.changing import Host, state
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     """Give a host."""
     return Host(tmp_path / "host")
-
-
-def state(path: Path) -> tuple[Any, ...] | None:
-    """Return all that a revert promises: bytes, mode, owner, modification time."""
-    if not path.exists():
-        return None
-    found = path.stat()
-    return (path.read_bytes(), found.st_mode, found.st_uid, found.st_gid, found.st_mtime_ns)
 
 
 CONFIG = """{
@@ -326,83 +280,3 @@ def test_killed_at_any_point(host: Host, tmp_path: Path) -> None:
         assert [state(path) for path in paths] == before
         assert not list(tmp_path.glob(".*agent*")), "nothing half-written is left"
     assert cut > 5
-
-
-# ---------------------------------------------------------------- whole trees
-
-
-def git(repo: Path, *words: str) -> str:
-    """Run git as somebody with a name."""
-    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    return subprocess.run(["git", *who, "-C", str(repo), *words], check=True, capture_output=True, text=True).stdout
-
-
-def test_a_commit_is_checked_out_and_the_branch_is_back(host: Host, tmp_path: Path) -> None:
-    """Refused on a tree with changes; afterwards the same branch at the same commit."""
-    repo = tmp_path / "repo"
-    repo.mkdir()
-    git(repo, "init", "-q", "-b", "work")
-    for text in ("one", "two"):
-        (repo / "f").write_text(text)
-        git(repo, "add", "f")
-        git(repo, "commit", "-qm", text)
-    first, head = git(repo, "rev-parse", "HEAD~1").strip(), git(repo, "rev-parse", "HEAD").strip()
-    spec = {"kind": "git", "repo": str(repo), "checkout": "HEAD~1"}
-    (repo / "f").write_text("mine")
-    assert "not committed" in host.apply(spec)[2]["refused"]
-    (repo / "f").write_text("two")
-    key, status, answer = host.apply(spec)
-    assert status == 0, answer
-    assert (answer["files"][0]["before"], answer["files"][0]["after"]) == (head, first)
-    assert (repo / "f").read_text() == "one"
-    assert host.run(host.job(), "look", key)[1]["files"][0]["is"] == "ours"
-    assert host.revert(key)[0] == 0
-    assert git(repo, "symbolic-ref", "HEAD").strip() == "refs/heads/work"
-    assert git(repo, "rev-parse", "HEAD").strip() == head
-    assert "no nothing" in host.apply({**spec, "checkout": "nothing"})[2]["refused"]
-
-
-def wheel(folder: Path, version: str, extra: str) -> None:
-    """Make a wheel of a small package."""
-    files = {
-        "tinyengine/__init__.py": f"VERSION = {version!r}\n",
-        f"tinyengine/{extra}.py": "X = 1\n",
-        f"tinyengine-{version}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: tinyengine\nVersion: {version}\n",
-        f"tinyengine-{version}.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(f"{name},,\n" for name in files) + f"tinyengine-{version}.dist-info/RECORD,,\n"
-    with zipfile.ZipFile(folder / f"tinyengine-{version}-py3-none-any.whl", "w") as archive:
-        for name, text in {**files, f"tinyengine-{version}.dist-info/RECORD": record}.items():
-            archive.writestr(name, text)
-
-
-@pytest.mark.real
-def test_a_package_gets_another_version_and_its_files_back(host: Host, tmp_path: Path) -> None:
-    """In a real virtual environment with the real pip: the files of the former version are the very same again."""
-    env, wheels = tmp_path / "env", tmp_path / "wheels"
-    wheels.mkdir()
-    wheel(wheels, "1.0", "old")
-    wheel(wheels, "2.0", "new")
-    subprocess.run([sys.executable, "-m", "venv", str(env)], check=True, timeout=120)
-    python = env / "bin" / "python"
-    pip = [python, "-m", "pip", "install", "-q", "--no-index", "--find-links", wheels, "--disable-pip-version-check"]
-    subprocess.run([*pip, "tinyengine==1.0"], check=True, timeout=120)
-
-    def tree() -> dict[str, Any]:
-        return {
-            str(path.relative_to(env)): state(path)
-            for path in sorted(env.rglob("tinyengine*/**/*"))
-            if path.is_file() and path.suffix != ".pyc"
-        }
-
-    before = tree()
-    spec = {"kind": "package", "python": str(python), "name": "tinyengine", "version": "2.0", "wheels": str(wheels)}
-    assert "no virtual environment" in host.apply({**spec, "python": "/usr/bin/python3"})[2]["refused"]
-    key, status, answer = host.apply(spec)
-    assert status == 0, answer
-    assert any(name.endswith("new.py") for name in tree())
-    assert host.revert(key)[0] == 0
-    assert tree() == before
-    _, status, answer = host.apply({**spec, "version": "3.0"})
-    assert status == 3
-    assert tree() == before, "an installation that failed is taken back"

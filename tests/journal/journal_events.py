@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 
 from agent.core.actions import Job, Probe, Section, Signal, Start, Status, Target, Wait
@@ -29,6 +31,7 @@ from agent.core.guards import Alive, LogLacks
 from agent.core.observations import Cancelled, Completed, Lost, Refused, TimedOut
 from agent.core.plan import Host, Plan, Server, State, Trial
 from agent.core.values import Finding, Output, Result, Verdict
+from agent.errors import JournalError
 from agent.journal.store import Journal
 
 CAMPAIGN = "0123456789abcdef" * 2
@@ -153,3 +156,13 @@ def by_hand(path: Path, kind: str, body: bytes, request: str | None = None) -> N
         row = (seq + 1, kind, "l", "", request, 1, 1, "b", 0, prev, digest, body)
         connection.execute(INSERT, row)
     connection.close()
+
+
+def refused(code: str) -> Any:
+    """Expect a JournalError of that code."""
+    return pytest.raises(JournalError, match=f"^{code}: ")
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import threading
 import time
@@ -32,6 +33,23 @@ def eagle(steps: int, tokens: int | None = None, algorithm: str = "EAGLE3", topk
         f"--speculative-algorithm {algorithm} --speculative-draft-model-path {DRAFT} --speculative-num-steps {steps} "
         f"--speculative-eagle-topk {topk} --speculative-num-draft-tokens {tokens or steps + 1}"
     )
+
+
+def living(folder: Path) -> list[str]:
+    """Return the command lines of this machine's processes that name the folder or run in it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            environment = (entry / "environ").read_bytes().decode(errors="replace")
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state != "Z" and (str(folder) in words or str(folder) in environment):
+            found.append(words)
+    return found
 
 
 class Loop:
