@@ -14,6 +14,7 @@ import pytest
 import agent.hosts.scripts
 from agent.core.plan import Accuracy
 from agent.core.probes.accuracy import QUESTIONS
+from agent.core.redact import Redactor
 from agent.core.values import Finding, Result, Verdict
 from agent.hosts.scripts.llama_server import model_path
 from tests.core.guards.scene import Scene
@@ -40,6 +41,8 @@ def answers(job: Path, folder: Path, *words: str, **flags: Any) -> str:
         argv += ["--questions", json.dumps(list(QUESTIONS)), *words]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=170, check=False)
     assert done.returncode == 0, done.stderr
+    # On its way to the record it passes here; what looked like a secret would be masked.
+    assert Redactor(b"k" * 32).clean(done.stdout.encode()).decode() == done.stdout
     return done.stdout
 
 

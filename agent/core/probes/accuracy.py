@@ -102,9 +102,16 @@ def _answer(row: Mapping[str, Any]) -> Answered:
 
 
 def _tokens(found: Any) -> tuple[Token, ...]:
-    """Read log probabilities in either form: OpenAI's columns (vllm, sglang), or a list of tokens (llama.cpp)."""
+    """Read log probabilities: as our script lists them, or, in journals from before it did, as engines do."""
     table = mapping(found)
     tokens: list[Token] = []
+    if isinstance(found, list):
+        for row in found:
+            if not isinstance(row, list) or len(row) != 3 or not isinstance(row[2], list):
+                return ()
+            pairs = [(pair[0], pair[1]) for pair in row[2] if isinstance(pair, list) and len(pair) == 2]
+            tokens.append(_token(row[0], row[1], pairs))
+        return tuple(tokens)
     if isinstance(table.get("content"), list):
         for item in map(mapping, table["content"]):
             rest = item.get("top_logprobs")
@@ -125,7 +132,7 @@ def _token(text: Any, value: Any, pairs: list[tuple[Any, Any]]) -> Token:
         return float(item) if isinstance(item, (int, float)) and not isinstance(item, bool) else None
 
     others = tuple((str(name), found) for name, item in pairs if (found := number(item)) is not None and name != text)
-    return Token(str(text), number(value) or 0.0, others)
+    return Token(word(text), number(value) or 0.0, others)
 
 
 def agrees(one: Answered, reference: Answered, tie: float) -> bool:

@@ -37,6 +37,33 @@ def ask(client: Any, failed: Any, model: str, prompt: str, options: argparse.Nam
         raise failed(f"{type(error).__name__}: {error}") from None
 
 
+def chosen(found: Any) -> Any:
+    """Return the tokens of ``logprobs`` as ``[text, log probability, [[text, log probability], …]]``.
+
+    Engines name their columns ``token`` and ``tokens``, and what follows such a name in quotes is taken for a secret
+    on its way to the record. What has neither form is left as it came.
+    """
+    if not isinstance(found, dict):
+        return found
+    rows = found.get("content")
+    if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):  # llama.cpp, and chat completions
+        return [
+            [
+                row.get("token"),
+                row.get("logprob"),
+                [[other.get("token"), other.get("logprob")] for other in row.get("top_logprobs") or ()],
+            ]
+            for row in rows
+        ]
+    tokens, values = found.get("tokens"), found.get("token_logprobs")
+    if isinstance(tokens, list) and isinstance(values, list):  # completions of vllm and sglang
+        tops = found.get("top_logprobs") or []
+        more = [list(map(list, top.items())) if isinstance(top, dict) else [] for top in tops]
+        more += [[] for _ in range(len(tokens) - len(more))]
+        return [list(row) for row in zip(tokens, values, more)]  # noqa: B905 - Python 3.8 runs this
+    return found
+
+
 def answer(client: Any, failed: Any, model: str, question: dict[str, Any], options: argparse.Namespace) -> Any:
     """Return the record of one question."""
     prompt = str(question["prompt"])
@@ -51,8 +78,8 @@ def answer(client: Any, failed: Any, model: str, question: dict[str, Any], optio
         return record
     if options.logprobs:
         try:
-            record["logprobs"] = ask(client, failed, model, prompt, options, True)[0].get("logprobs")
-        except failed as error:
+            record["logprobs"] = chosen(ask(client, failed, model, prompt, options, True)[0].get("logprobs"))
+        except (failed, AttributeError) as error:
             record["no_logprobs"] = client.clean(str(error))
     return record
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from typing import Any
 
 import pytest
 
 from agent.core.plan import Accuracy, Extract
 from agent.core.probes.accuracy import Answered, Token, agrees, read_answers
+from agent.core.redact import Redactor
 from agent.core.values import Finding, Result, Verdict
+from agent.hosts.scripts import bench
 
 from .scene import Scene
+
+sys.modules["bench"] = bench  # as it lies beside the script in a job's folder
+chosen = importlib.import_module("agent.hosts.scripts.accuracy").chosen
 
 RIGHT = [
     *(("q1", " Paris.", "paris"), ("q2", " Rome.", "rome"), ("q3", " Berlin.", "berlin"), ("q4", " Madrid.", "madrid")),
@@ -125,6 +132,48 @@ def test_both_forms_of_probabilities(logprobs: dict[str, Any]) -> None:
     found = read_answers(json.dumps({"schema": "agent-accuracy/1", "answers": [row]}), Accuracy())
     assert found is not None
     assert found.answers[0].tokens == (Token(" a", -0.5, ((" b", -0.6),)),)
+
+
+TOKEN = "token"  # as engines call it, and as a secret is called
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        {
+            "tokens": [" million", " Shin"],
+            "token_logprobs": [-0.5, -1],
+            "top_logprobs": [{" million": -0.5, " mil": -1.5}],
+        },
+        {
+            "content": [
+                {
+                    TOKEN: " million",
+                    "logprob": -0.5,
+                    "top_logprobs": [{TOKEN: " million", "logprob": -0.5}, {TOKEN: " mil", "logprob": -1.5}],
+                },
+                {TOKEN: " Shin", "logprob": -1, "top_logprobs": []},
+            ]
+        },
+    ],
+)
+def test_tokens_are_no_secrets(logprobs: dict[str, Any]) -> None:
+    """Both forms reach the record whole: a masked token would be no near tie, and right answers would be refused."""
+    row = {"prompt_sha256": "q", "ok": True, "text": " million Shin", "logprobs": chosen(logprobs)}
+    text = json.dumps({"schema": "agent-accuracy/1", "answers": [row]})
+    assert Redactor(b"k" * 32).clean(text.encode()).decode() == text
+    found = read_answers(text, Accuracy())
+    assert found is not None
+    assert found.answers[0].tokens == (Token(" million", -0.5, ((" mil", -1.5),)), Token(" Shin", -1.0))
+
+
+@pytest.mark.parametrize("found", [None, [], "x", {}, {"content": [1]}, {"tokens": ["a"]}, {"content": [{}]}])
+def test_other_forms_of_probabilities_are_none(found: Any) -> None:
+    """Nothing raises in the job, and nothing is made up of it."""
+    row = {"prompt_sha256": "q", "ok": True, "text": " a", "logprobs": chosen(found)}
+    answers = read_answers(json.dumps({"schema": "agent-accuracy/1", "answers": [row]}), Accuracy())
+    assert answers is not None
+    assert not any(token.text or token.others for token in answers.answers[0].tokens)
 
 
 def test_a_command_with_a_metric() -> None:
