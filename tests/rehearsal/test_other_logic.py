@@ -102,6 +102,16 @@ def test_kept_journals_of_other_numbers(tmp_path: Path, capsys: pytest.CaptureFi
                 assert "under another logic number" in capsys.readouterr().out
 
 
+def test_a_campaign_on_a_real_gpu(tmp_path: Path) -> None:
+    """Held beside a stranger and left him alone; killed and resumed; decided by confirmation launches only."""
+    found = replayed(unpack("kept/llamacpp-h200", tmp_path)).campaign
+    assert found.concluded is not None
+    assert (found.concluded.word, found.concluded.winner) == ("goal met", "slots-8")
+    held = next(move.because for move in found.moves if move.state == "hold")
+    assert held.startswith("gpus_clean: GPU 0 holds 21,099 MiB")
+    assert all(launch.gone for launch in found.launches.values() if launch.key)
+
+
 def test_a_changed_copy_says_what_differs_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By the command: the entry, what was recorded, what is recomputed, the likely cause; exit 7."""
     changed: list[int] = []

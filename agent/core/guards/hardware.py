@@ -100,9 +100,13 @@ class GpusClean(Guard):
             stuck += [process.pid for process in ours.replaced.values() if process.state[:1] == "D"]
             what = Finding.DSTATE if stuck else Finding.OURS
             return what, f"{saw}; processes of ours still live: {names([str(pid) for pid in stuck or ours.owned])}", gpu
-        strangers = [processes[app.pid] for app in holders if app.pid in processes]
+        seen = [processes[app.pid] for app in holders if app.pid in processes]
+        strangers = [process for process in seen if process.living]
         if strangers:
             return Finding.FOREIGN, f"{saw}; used by {describe(strangers)}", gpu
+        if seen:  # its memory follows some time after a process, and until then the driver lists it as a user
+            what = Finding.NAMESPACE if still_settling(evidence, self.settle) else Finding.WEDGED
+            return what, f"{saw}; {describe(seen)} has ended", gpu
         if holders:
             listed = names([str(app.pid) for app in holders])
             return Finding.NAMESPACE, f"{saw}; pid {listed} is not in our pid namespace", gpu

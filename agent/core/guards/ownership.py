@@ -76,8 +76,9 @@ class NoProcess(Guard):
         by_pid = {process.pid: process for process in processes}
         uuids = {gpu.uuid for gpu in leased(evidence, table)}
         users = [app for app in apps.apps if app.uuid in uuids]
-        strangers = [by_pid[app.pid] for app in users if app.pid in by_pid]
-        strangers = [process for process in strangers if not self._allowed(process.argv[0] if process.argv else "")]
+        seen = [by_pid[app.pid] for app in users if app.pid in by_pid]
+        seen = [process for process in seen if not self._allowed(process.argv[0] if process.argv else "")]
+        strangers = [process for process in seen if process.living]
         if strangers:
             remedy = "somebody else uses our GPUs: ask them, or take others; nothing was sent to that process"
             return failed(Finding.FOREIGN, f"on our GPUs: {describe(strangers)}", "no process of others", remedy)
@@ -87,6 +88,12 @@ class NoProcess(Guard):
             remedy = "it lives in another pid namespace: look on the machine itself or in its containers"
             saw = f"pid {listed} uses our GPUs and is not visible here"
             return failed(Finding.NAMESPACE, saw, "no process of others", remedy)
+        if seen:  # the driver lists a process for a moment after its end
+            saw = f"{describe(seen)} has ended, and is still listed as a user of our GPUs"
+            if still_settling(evidence, self.settle):
+                return waiting(saw, "no process on our GPUs")
+            remedy = "no signal frees the context of a dead process: a person must reset the GPU or the host"
+            return failed(Finding.WEDGED, saw, "no process on our GPUs", remedy)
         return passed("no process of ours is left, and nobody else is on our GPUs")
 
     def _allowed(self, program: str) -> bool:

@@ -57,6 +57,19 @@ def test_what_a_stranger_held_before_is_no_baseline_once_he_is_gone(before: int,
     assert result is Result.PASS or verdict.finding is Finding.NAMESPACE
 
 
+@pytest.mark.parametrize("guard", ["gpus_clean", "no_process"])
+def test_a_process_that_has_just_ended_is_no_stranger(guard: str) -> None:
+    """On a real H200 the driver listed our own server 0.3 s after its end, a zombie, and that held the run."""
+    zombie = processes((1, 0, 1, "init"), (10077, 1, 10072, ""), state="Z")
+    now = {"gpus": gpus([20_000]), "gpu_apps": (0, "GPU-0, 10077, [No data], 586\n"), "processes": zombie}
+    scene = Scene(gpus=1, now=2.0).baseline(gpus=gpus([0])).owned().look(at=1.0, **now)
+    verdict = scene.judge(guard)
+    assert (verdict.result, verdict.finding) == (Result.WAIT, None)
+    assert "has ended" in verdict.saw
+    late = Scene(gpus=1, now=100.0).baseline(gpus=gpus([0])).owned().look(at=99.0, **now)
+    assert late.judge(guard).finding is Finding.WEDGED
+
+
 def test_a_cell_that_is_no_number_is_unknown_and_never_zero() -> None:
     """What stands in brackets is missing information."""
     verdict = clean(Scene(gpus=2), [3, "[N/A]"]).judge("gpus_clean")
