@@ -211,7 +211,7 @@ def conclusion(event: Concluded, campaign: Campaign) -> list[str]:
     lines = ["", f"decision: {event.word.upper()}"]
     if event.ratio is not None:
         interval = (
-            f", {event.level:.0%} interval {_percent(event.low)} … {_percent(event.high)}"
+            f", {100 * event.level:.4g}% interval {_percent(event.low)} … {_percent(event.high)}"
             f" from {event.launches} confirmation launches"
             if event.low is not None
             else " (exploration only, no interval)"
@@ -221,6 +221,10 @@ def conclusion(event: Concluded, campaign: Campaign) -> list[str]:
         goal = campaign.plan.goal
         sign = "+" if goal.direction == "up" else "-"
         lines.append(f"  goal: {goal.metric} {sign}{goal.improve * 100:.3g} %" + (", proven" if goal.strict else ""))
+    if event.front:
+        from agent.cli.front import front
+
+        lines += [f"  {one_line(line, 400)}" for line in front(event.model_dump(mode="json"))]
     if event.because:
         lines.append(f"  {one_line(event.because, 400)}")
     if campaign.opened is not None and campaign.opened.rehearsal:

@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from agent.cli import report_debug
+from agent.cli.front import front
 from agent.cli.profile_view import lines, picture
 from agent.cli.report_lines import controller_line, order_line, setting, signal_line, start_line
 from agent.cli.show import interval
@@ -125,6 +126,7 @@ def _decision(report: dict[str, Any]) -> list[str]:
     if decision["ratio"] is not None:
         what = f"{decision['winner']} against {decision['baseline']}: {decision['metric']} {interval(decision)}"
         out += [f"<div>{text(what)}</div>", _scale(decision, 1 + goal["improve"])]
+    out += [f"<div>{text(line)}</div>" for line in front(decision)]
     said = decision["because"] if report["aim"] == "debug" else f"{wanted}; {decision['because']}"
     out.append(f"<div>{text(said)}</div>")
     out.append(f'<div class="dim">entry {report["decision_entry"]}; at the end: {text(report["finally"])}</div></div>')

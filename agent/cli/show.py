@@ -72,6 +72,9 @@ def lines(document: dict[str, Any]) -> list[str]:
             out.append(
                 f"  {decision['winner']} against {decision['baseline']}: {decision['metric']} {interval(decision)}"
             )
+        from agent.cli.front import front
+
+        out += [f"  {line}" for line in front(decision)]
         out.append(f"  {decision['because']}")
     live = [launch for launch in document["launches"] if not launch["gone"]]
     out += ["", f"{len(document['launches'])} launches, {document['campaign_s']:.0f} s, {document['entries']} entries"]
@@ -104,7 +107,7 @@ def interval(decision: dict[str, Any]) -> str:
     """Write a decision's ratio and its interval, in percent."""
     ratio, low, high = (f"{(decision[name] - 1) * 100:+.1f}" for name in ("ratio", "low", "high"))
     launches = decision["launches"]
-    return f"{ratio} %, {decision['level']:.0%} interval {low} … {high} % from {launches} confirmation launches"
+    return f"{ratio} %, {100 * decision['level']:.4g}% interval {low} … {high} % from {launches} confirmation launches"
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:

@@ -15,6 +15,7 @@ from pydantic import Field, TypeAdapter
 from .actions import AnyAction
 from .noise import Drift, Spread
 from .observations import Completed, Outcome
+from .pareto import FrontRow
 from .plan import Plan, Trial
 from .values import Output, Value, Verdict
 
@@ -213,7 +214,17 @@ class Concluded(Value):
     """The decision. ``ratio`` is winner over baseline; the interval is two-sided at ``level``."""
 
     kind: Literal["concluded"] = "concluded"
-    word: Literal["goal met", "improved", "not improved", "not conclusive", "invalid", "none", "found", "not found"]
+    word: Literal[
+        "goal met",
+        "improved",
+        "trade-off",
+        "not improved",
+        "not conclusive",
+        "invalid",
+        "none",
+        "found",
+        "not found",
+    ]
     metric: str = ""
     winner: str = ""
     baseline: str = ""
@@ -228,6 +239,8 @@ class Concluded(Value):
     """How much launches and repeats scattered; what was planned with, no part of the interval."""
     drift: Drift | None = None
     """Whether the baseline moved over the campaign; None where too few of its launches could tell."""
+    front: tuple[FrontRow, ...] = ()
+    """With several metrics: what fresh launches show of each configuration that may lie on their front."""
     because: str = ""
 
 

@@ -102,6 +102,11 @@ class Explored:
     def _mean(self, records: Sequence[Record]) -> float:
         return math.fsum(self._logs[id(record)] or 0.0 for record in records) / len(records)
 
+    def barred(self, names: Sequence[str]) -> str:
+        """Say which limit of the goal keeps these configurations from being chosen, or ''."""
+        broken = [record.score.broken for name in names for record in self.launches(name) if record.score]
+        return next((f"every valid candidate breaks a limit ({words})" for words in broken if words), "")
+
     def names(self) -> list[str]:
         """Return the configurations, the best first; equal ones by the id of their trial."""
         heads = {name: self.record(name) for name in self._groups}

@@ -117,7 +117,7 @@ def forecast(plan: Plan, evaluate: Evaluate) -> Forecast:
             trials.extend(_certain(stage, candidates, base, seen))
     # Sides that differ in the load alone share the launch of a pair: that is sure where nothing else is searched.
     shared = bool(search.stages) and not any(stage.launches() for stage in search.stages)
-    sides = 1 if shared and not (search.flags or search.env) else 2
+    sides = 1 if shared and not (search.flags or search.env) and not plan.goal.pareto else plan.sides
     confirm, farthest = sides * search.confirm_launches, sides * (search.confirm_most or search.confirm_launches)
     explored = 1 + launched + sum(stage.most for stage in stages)
     again = AGAIN_MAX if search.confirm_most and explored > 2 else 0
@@ -125,7 +125,7 @@ def forecast(plan: Plan, evaluate: Evaluate) -> Forecast:
     most = explored + (again + farthest if stages or launched else 0)
     limit = plan.budget.launches
     capped = limit is not None and limit < most
-    proof = prove(plan, explored) if confirm and (stages or launched) else None
+    proof = prove(plan, explored) if confirm and (stages or launched) and not plan.goal.pareto else None
     warnings = cautions(plan, least, proof)
     bound = _bound(plan, counts, base.identity() != baseline.identity())
     if limit is not None:
@@ -190,9 +190,9 @@ def _bound(plan: Plan, counts: Sequence[int], has_base: bool) -> int:
     if not counts and not bases:
         return explored
     # Each side of the confirmation has one launch to spare; a budget stops exploration and confirmation alike.
-    farthest = 2 * (search.confirm_most or search.confirm_launches)
+    farthest = plan.sides * (search.confirm_most or search.confirm_launches)
     again = AGAIN_MAX if search.confirm_most else 0
-    return explored + again + (farthest + 2 if farthest else 0)
+    return explored + again + (farthest + plan.sides if farthest else 0)
 
 
 def _candidates(plan: Plan, stage: Stage, evaluate: Evaluate) -> list[Trial]:

@@ -8,6 +8,9 @@ from typing import Literal
 
 from .values import Value, rounded
 
+FRONT_MAX = 4
+"""Configurations that are launched afresh for a front, at most, beside the baseline."""
+
 
 class Limit(Value):
     """A metric that a winner must keep: at most, or at least, so much."""
@@ -28,6 +31,9 @@ class Goal(Value):
     """What a candidate must keep on every launch to be chosen at all. The baseline need not keep them."""
     weights: dict[str, float] = {}
     """By workload; not empty: what is compared is the weighted geometric mean of the metric over these workloads."""
+
+    pareto: dict[str, Literal["up", "down"]] = {}
+    """Metrics of a front, each with its direction; not empty: candidates are compared in all of them."""
 
     def weighed(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return a repeat's values with what is compared under the metric's own name; without it where a part of it

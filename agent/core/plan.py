@@ -12,6 +12,7 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from .changes import HostChange, place
 from .debugging import Debug
+from .goal import FRONT_MAX
 from .goal import Goal as Goal
 from .goal import Limit as Limit
 from .guards import AnyGuard
@@ -384,6 +385,11 @@ class Plan(Value):
     """Rules that the playbook sets aside by comment, each with its reason."""
     lab: dict[str, Any] = {}
     """Settings of a rehearsal, as written; a campaign on real hosts does not look at them."""
+
+    @property
+    def sides(self) -> int:
+        """How many configurations a confirmation launches at most, the baseline included."""
+        return 1 + FRONT_MAX if self.goal.pareto else 2
 
     def state(self, name: str) -> State:
         """Return the state of that name; KeyError if the table has none."""

@@ -155,6 +155,9 @@ class Goal(Part):
     """Whether the lower end of the interval must reach the goal, not just the estimate."""
     limits: tuple[Limit, ...] = ()
     """What a candidate must keep on every launch: `ttft_ms_p99 <= 500`. The baseline need not keep them."""
+    pareto: Annotated[tuple[Metric, ...], Field(max_length=6)] = ()
+    """Several metrics, each in its own direction: candidates are compared in all of them, and their front is reported.
+    `metric`, by default the first, steers the search and is what `improve` means."""
     weights: dict[WorkloadName, Annotated[StrictInt | StrictFloat, Field(gt=0, le=1000)]] = {}
     """How much each workload counts: the metric is then the weighted geometric mean over these workloads."""
 

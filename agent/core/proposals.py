@@ -30,6 +30,8 @@ class Score:
     busy: float | None = None
     effective: str = ""
     """Digest of the configuration that was in effect; equal ones are one configuration, however they were asked for."""
+    values: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Mean and standard deviation by metric, of those that a front is made of."""
     broken: str = ""
     """The limit of the goal that it does not keep, in words; '' = it keeps all. Such a candidate is never chosen."""
 
@@ -100,6 +102,9 @@ class Finished:
     notes: tuple[str, ...] = ()
     spread: Spread | None = None
     drift: Drift | None = None
+    front: tuple[Any, ...] = ()
+    """Rows of a front (``agent.core.pareto.FrontRow``), with the word that they come to."""
+    word: str = ""
 
 
 Next = Measure | Confirm | Finished | Consult

@@ -57,7 +57,7 @@ class Purse:
         budget that could never pay for a confirmation reserves nothing. Time is counted in launches as long as those
         so far took on average.
         """
-        budget, confirm = self.plan.budget, 2 * self.plan.search.confirm_launches
+        budget, confirm = self.plan.budget, self.plan.sides * self.plan.search.confirm_launches
         limits = [] if budget.launches is None else [float(budget.launches)]
         if budget.time_s is not None and self.launches and self.elapsed_s:
             limits.append(budget.time_s / self.elapsed_s * self.launches)

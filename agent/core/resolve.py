@@ -259,7 +259,9 @@ class _Resolver:
 
     def goal(self) -> plan.Goal:
         own = self.playbook.goal
-        direction = own.direction or ("down" if lower_is_better(own.metric) else "up")
+        metric = own.pareto[0] if own.pareto and "metric" not in own.model_fields_set else own.metric
+        direction: Any = own.direction or ("down" if lower_is_better(metric) else "up")
+        self.check_front(metric)
         limits = []
         for metric, sign, bound in own.limits:
             limits.append(plan.Limit(metric=metric, **{"at_most" if sign == "<=" else "at_least": bound}))
@@ -270,13 +272,35 @@ class _Resolver:
                 remedy = did_you_mean(name, loads) if loads else "write `benchmark: {workloads: …}`"
                 self.findings.add("E_REF", where, "the benchmark has no such workload", remedy, found=name, key=True)
         return plan.Goal(
-            metric=own.metric,
+            metric=metric,
             improve=own.improve,
             direction=direction,
             strict=own.strict,
             limits=tuple(limits),
             weights=own.weights,
+            pareto={
+                name: direction if name == metric else "down" if lower_is_better(name) else "up" for name in own.pareto
+            },
         )
+
+    def check_front(self, metric: str) -> None:
+        """Refuse a front of one metric, and what only one metric can have."""
+        own, path = self.playbook.goal, ("goal", "pareto")
+        search = self.playbook.search
+        if not own.pareto:
+            return
+        if len(set(own.pareto)) < 2:
+            self.findings.add("E_CONFLICT", path, "a front has two metrics or more", "write `metric`", found="")
+        elif metric not in own.pareto:
+            self.findings.add("E_CONFLICT", ("goal", "metric"), "it is none of `pareto`", f"add {metric} there")
+        if own.weights:
+            message = "weights make one number, a front has several"
+            self.findings.add("E_CONFLICT", ("goal", "weights"), message, "leave one out", found="", key=True)
+        if search is not None and search.confirm.most is not None:
+            where: Path = ("search", "confirm", "most")
+            self.findings.add(
+                "E_CONFLICT", where, "a front is confirmed with `launches` each", "leave it out", key=True
+            )
 
     def assumptions(self) -> dict[str, Any]:
         named = self.playbook.assumptions.items()

@@ -44,7 +44,10 @@ def check_metrics(playbook: Playbook, findings: Findings) -> None:
     if known is None:
         return
     goal = playbook.goal
-    named: list[tuple[Path, str]] = [(("goal", "metric"), goal.metric)]
+    named: list[tuple[Path, str]] = []
+    if not goal.pareto or "metric" in goal.model_fields_set:
+        named.append((("goal", "metric"), goal.metric))
+    named += [(("goal", "pareto", number), name) for number, name in enumerate(goal.pareto)]
     named += [(("goal", "limits", number), limit[0]) for number, limit in enumerate(goal.limits)]
     named += _named(findings.document.data, ())
     for path, name in named:

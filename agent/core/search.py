@@ -18,6 +18,7 @@ from typing import Literal
 from .confirmation import Confirmation
 from .consulting import listed, question
 from .explored import Explored
+from .pareto import FrontConfirmation, confirmation
 from .plan import Plan, Stage, Trial
 from .proposals import (
     Advice,
@@ -82,7 +83,7 @@ def propose(
         repeated = any(record.trial.id == step.trial.id for record in history)
         spent = "" if repeated else walk.purse.spent(step)
         if spent:
-            step = walk.confirmed.finished("budget", spent) if walk.confirmed else walk.finished("budget", spent)
+            step = (walk.confirmed or walk.fronted or walk).finished("budget", spent)
     return replace(step, notes=tuple(dict.fromkeys([*walk.notes, *step.notes])))
 
 
@@ -110,6 +111,7 @@ class _Walk:
         self.carried: Point = {}
         self.cures: dict[str, str] = {}
         self.confirmed: Confirmation | None = None
+        self.fronted: FrontConfirmation | None = None
         self.advice: Advice = {}
         self.places: list[int] = []
 
@@ -331,13 +333,14 @@ class _Walk:
 
     def choose(self, baseline: Record, cut: bool) -> Next:
         """Take the best of what was explored, and confirm it if that can pay."""
-        own, ended = baseline.trial.identity(), ""
-        if cut:
-            ended = "the launches left would not pay for a confirmation"
+        own, ended = baseline.trial.identity(), "the launches left would not pay for a confirmation" if cut else ""
+        if self.plan.goal.pareto:
+            self.fronted, why = confirmation(self.plan, self.known, self.history, self.purse.launches, baseline)
+            return self.fronted.next() if self.fronted else self.finished("budget" if cut else why, ended)
         rest = [name for name in self.known.names() if name != self.known.name(own)]
         best = self.known.record(rest[0]) if rest else None
         if best is None or self.known.merit(rest[0]) == INVALID:
-            return self.finished("budget" if cut else "no valid candidate", ended or self.barred(rest))
+            return self.finished("budget" if cut else "no valid candidate", ended or self.known.barred(rest))
         lead = self.known.merit(rest[0]) - self.known.level(own)
         if not self.confirming and not self.promising(lead):
             return self.finished("budget" if cut else "no candidate beats the baseline in exploration", ended)
@@ -356,11 +359,6 @@ class _Walk:
             )
         self.confirmed = Confirmation(self.plan, self.known, self.history, baseline, best)
         return self.confirmed.next()
-
-    def barred(self, names: Sequence[str]) -> str:
-        """Say which limit of the goal keeps the candidates from being chosen, or ''."""
-        broken = [record.score.broken for name in names for record in self.known.launches(name) if record.score]
-        return next((f"every valid candidate breaks a limit ({words})" for words in broken if words), "")
 
     def promising(self, lead: float) -> bool:
         """Say whether a leader with this lead, a log ratio, may truly be worth a confirmation.

@@ -31,6 +31,7 @@ from .state import Campaign
 EXITS = {
     "goal met": Exit.OK,
     "improved": Exit.GOAL_NOT_MET,
+    "trade-off": Exit.GOAL_NOT_MET,
     "not improved": Exit.GOAL_NOT_MET,
     "not conclusive": Exit.INCONCLUSIVE,
     "invalid": Exit.INCONCLUSIVE,
@@ -201,6 +202,11 @@ def _past(campaign: Campaign, record: Record) -> Past:
             kernels=scored.kernels,
             busy=scored.busy,
             effective=scored.configuration,
+            values={
+                name: (scored.values[name], scored.deviations.get(name, 0.0))
+                for name in goal.pareto
+                if scored.valid and name in scored.values
+            },
             broken=goal.broken(scored.values) if scored.valid else "",
         ),
         launch=record.launch,
@@ -282,6 +288,12 @@ def _concluded(campaign: Campaign, step: Finished) -> Concluded:
         "spread": step.spread,
         "drift": step.drift,
     }
+    if step.front:
+        code = Exit.BUDGET if step.reason == "budget" and step.word != "goal met" else EXITS[step.word]
+        found = {"ratio": comparison.estimate, "low": comparison.low, "high": comparison.high} if comparison else {}
+        if comparison:
+            found |= {"level": comparison.level, "launches": comparison.launches}
+        return Concluded(word=step.word, front=step.front, exit=code, **found, **common)
     if comparison is not None:
         # A winner that breaks a limit on a fresh launch has not been shown to be better, however fast it is.
         word = "not conclusive" if step.reason == "limit broken" else comparison.word

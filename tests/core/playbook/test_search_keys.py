@@ -201,6 +201,31 @@ ROWS: list[tuple[str, str, str, int, int, str]] = [
         51,
         "did you mean `accept_len`?",
     ),
+    ("a front of one metric", "goal: {pareto: [output_tok_s]}", "E_CONFLICT", 7, 16, "write `metric`"),
+    (
+        "a front with a misspelt metric",
+        "goal: {pareto: [output_tok_s, ttft_p99]}",
+        "E_METRIC",
+        7,
+        31,
+        "did you mean `ttft_ms_p99`?",
+    ),
+    (
+        "a front beside another metric",
+        "goal: {pareto: [output_tok_s, ttft_ms_p99], metric: req_s}",
+        "E_CONFLICT",
+        7,
+        53,
+        "add req_s there",
+    ),
+    (
+        "a front with more pairs",
+        "goal: {pareto: [output_tok_s, ttft_ms_p99]}\nsearch: {confirm: {launches: 2, most: 4}}",
+        "E_CONFLICT",
+        8,
+        33,
+        "leave it out",
+    ),
     ("noise without a unit", "search: {noise: {launches: 0.5}}", "E_TYPE", 7, 28, "write 0.5%"),
 ]
 
