@@ -80,7 +80,8 @@ def test_follow_and_watch_go_on_over_lost_links(tmp_path: Path) -> None:
         async with cutter(server.port) as proxy:
             way = Way("box", server.client(proxy.port), server.base)
             async with way.open() as box:
-                script = "echo Exception one; sleep 2.5; echo Exception two; sleep 0.3; exit 5"
+                go = tmp_path / "go"
+                script = f"echo Exception one; until [ -e {go} ]; do sleep 0.05; done; echo Exception two; exit 5"
                 key, state = await box.start("sh", "-c", script, role="server")
                 watch = asyncio.create_task(box.do(Watch(host="box", key=key, url="", patterns=("Exception",))))
                 follow = asyncio.create_task(box.do(Follow(host="box", key=key, timeout_s=30)))
@@ -93,6 +94,7 @@ def test_follow_and_watch_go_on_over_lost_links(tmp_path: Path) -> None:
                 await asyncio.sleep(0.2)
                 assert start_time(state.pid) == state.start
                 server.listen()
+                go.touch()
                 seen, ended = await watch, await follow
             assert isinstance(seen, Completed)
             assert seen.out.string().startswith("EXITED 5 ")

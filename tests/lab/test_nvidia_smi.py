@@ -92,14 +92,14 @@ def test_load_shows_while_it_works_and_a_moment_after(found: Lab) -> None:
 
 def test_memory_is_free_a_while_after_the_end_and_not_before(make: Make) -> None:
     """Memory is free a while after the end and not before."""
-    lab = make(release_s=(0.4, 0.5))
+    lab = make(release_s=(1.5, 1.6))
     pid = lab.launch(FLAGS)
     ended = time.monotonic()
     lab.signal("KILL", pid)
     assert sum(lab.used()) > 700_000, "nobody lives, the driver still cleans up"
     assert lab.sh("nvidia-smi --query-compute-apps=pid --format=csv,noheader") == ""
     lab.until(lambda: sum(lab.used()) == 0, "free")
-    assert 0.35 < time.monotonic() - ended < 5
+    assert time.monotonic() - ended > 1.4
 
 
 def test_a_killed_parent_leaves_workers_that_hold_everything(make: Make) -> None:
