@@ -31,7 +31,8 @@ def main(args: argparse.Namespace) -> int:
         print(json.dumps(facts))
     else:
         for host in facts:
-            print(safe(f"{host['host']} ({host['address']}): " + ("ok" if host["ok"] else host["problem"])))
+            named = f"{host['host']} ({host['address']}): "
+            print(safe(f"{named}ok" if host["ok"] else ("" if named in host["problem"] else named) + host["problem"]))
             for line in host["facts"]:
                 print(safe(f"  {line}"))
     return 0 if all(host["ok"] for host in facts) else 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 RUNS = "runs"
@@ -41,6 +42,11 @@ class RunFolder(NamedTuple):
     def id(self) -> str:
         """The run's name."""
         return self.path.name
+
+    @property
+    def words(self) -> str:
+        """The run as a command takes it: its name and, where it does not lie in ``runs``, where it lies."""
+        return self.id if self.path.parent == Path(RUNS) else f"{self.id} --runs {quote(str(self.path.parent))}"
 
 
 def create(root: Path, playbook: str, campaign: str) -> RunFolder:

@@ -22,6 +22,7 @@ def add(commands: Any) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the command; 7 when something in the bundle is not as it was packed."""
+    from agent.cli.folder import RunFolder
     from agent.journal.anchors import Anchor, anchors_file
     from agent.journal.bundle import unpack
 
@@ -32,6 +33,7 @@ def main(args: argparse.Namespace) -> int:
         return 0
     anchored = f", {done.report.anchors} heads agree" if done.report.anchors else ""
     print(f"{done.path}: {done.files} files, {done.report.seq} entries; checksums and chain hold{anchored}")
-    print(f"look: agent report {done.path.name}; derive it anew: agent replay {done.path.name}")
+    words = RunFolder(done.path).words
+    print(f"look: agent report {words}; derive it anew: agent replay {words}")
     print(Anchor(done.report.campaign, done.report.seq, done.report.hash).shown())
     return 0

@@ -23,13 +23,15 @@ def in_the_way(run: RunFolder, campaign: Campaign) -> list[str]:
     said = campaign.moves[-1].because if campaign.moves else ""
     out = []
     for match in re.finditer(r"campaign ([0-9a-f]{8})\b", said):
-        ids = [other.id for other in others if other.id.endswith(match[1])]
+        ids = [other.words for other in others if other.id.endswith(match[1])]
         out += [f"that campaign is {name}; look: agent status {name}; end it: agent stop {name}" for name in ids]
     leaders = _leaders(campaign)
     for other in others if leaders else ():
         for trial in _left(other, leaders):
             out.append(f"port {campaign.server.port} is held by the server that {other.id} left ({trial})")
-            out.append(f"end it and go on: agent adopt {other.id} --for {run.id}; end it only: agent stop {other.id}")
+            out.append(
+                f"end it and go on: agent adopt {other.id} --for {run.words}; end it only: agent stop {other.words}"
+            )
     return out
 
 

@@ -71,7 +71,7 @@ def go_on(
     opened, last_ns, state = standing(journal)
     display = make_display(args)
     finished = state in ("done", "failed") and not revert
-    if finished and (left := standing_still(run) if stop else f"see: agent show {run.id}"):
+    if finished and (left := standing_still(run) if stop else f"see: agent show {run.words}"):
         journal.close()
         display.say(f"run {run.id} is finished; {left}")
         return exit_of(run)

@@ -31,7 +31,7 @@ def main(args: argparse.Namespace) -> int:
     left = folded(run.journal).edits.in_place()
     if left:
         print(
-            f"{len(left)} change{'s are' if len(left) > 1 else ' is'} not taken back; see: agent status {run.id} --host"
+            f"{len(left)} change{'s are' if len(left) > 1 else ' is'} not taken back; see: agent status {run.words} --host"
         )
         return int(Exit.HELD)
     print(f"nothing that {run.id} changed is in place any more")

@@ -113,7 +113,7 @@ def left_by(runs: Path, names: list[str]) -> tuple[str, ...]:
     for run in found:
         if (pid := holder(run)) is not None:
             what = f"{run.id} is at work (pid {pid}): what it runs is not left"
-            raise AgentError(what, f"end it first: agent stop {run.id}", "E_ADOPT_LIVE")
+            raise AgentError(what, f"end it first: agent stop {run.words}", "E_ADOPT_LIVE")
     left = [folded(run.journal) for run in found]
     return tuple(key for campaign in left for key in campaign.keys())  # noqa: SIM118 - a method, not a mapping's
 

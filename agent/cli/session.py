@@ -306,7 +306,7 @@ def exit_code(campaign: Campaign, session: Session) -> int:
 
 def closing(campaign: Campaign, session: Session) -> list[str]:
     """Say how it ended and what to do next."""
-    run = session.folder.id
+    run = session.folder.words
     count = len(campaign.edits.in_place())
     changed = [f"changed on the host and still so: {count}; put back with: agent revert {run}"] if count else []
     if campaign.interrupted:

@@ -61,9 +61,9 @@ def main(args: argparse.Namespace) -> int:
         for line in lines(document["modified"]):
             print(safe(line))
     if changed:
-        print(f"  put it back with: agent revert {run.id}")
+        print(f"  put it back with: agent revert {run.words}")
     if not document["controller"] and document["state"] not in ("done", "failed"):
-        print(f"  go on with: agent resume {run.id}")
+        print(f"  go on with: agent resume {run.words}")
     return 0
 
 

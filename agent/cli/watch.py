@@ -132,7 +132,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         return follow(run, display)
     except KeyboardInterrupt:
-        display.say(f"no longer watching; the run goes on: agent watch {run.id}")
+        display.say(f"no longer watching; the run goes on: agent watch {run.words}")
         return 130
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -202,15 +202,15 @@ def _end(run: RunFolder, campaign: Campaign, display: Any) -> int:
         return int(Exit.HOST)
     if visit.state == "hold":
         move = campaign.moves[-1]
-        display.say(f"held in {safe(move.source)}: {safe(move.because)}\ngo on with: agent resume {run.id}")
+        display.say(f"held in {safe(move.source)}: {safe(move.because)}\ngo on with: agent resume {run.words}")
         return int(Exit.HELD)
     if campaign.over:
         return campaign.concluded.exit if campaign.concluded is not None else int(Exit.HOST)
     if campaign.interrupted:
-        display.say(f"interrupted; the server is left as it is. Go on with: agent resume {run.id}")
+        display.say(f"interrupted; the server is left as it is. Go on with: agent resume {run.words}")
     else:
         display.say(
             f"no controller works on {run.id} any more: it ended in {safe(visit.state)} without a word.\n"
-            f"What runs on the host runs on. Go on with: agent resume {run.id}"
+            f"What runs on the host runs on. Go on with: agent resume {run.words}"
         )
     return int(Exit.INTERRUPTED)
