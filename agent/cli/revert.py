@@ -30,9 +30,8 @@ def main(args: argparse.Namespace) -> int:
         go_on(run, args, revert=True)
     left = folded(run.journal).edits.in_place()
     if left:
-        print(
-            f"{len(left)} change{'s are' if len(left) > 1 else ' is'} not taken back; see: agent status {run.words} --host"
-        )
+        are = "changes are" if len(left) > 1 else "change is"
+        print(f"{len(left)} {are} not taken back; see: agent status {run.words} --host")
         return int(Exit.HELD)
     print(f"nothing that {run.id} changed is in place any more")
     return 0
