@@ -11,7 +11,7 @@ peak of memory; the reference reads every column of every row and checks number,
 from __future__ import annotations
 
 import argparse
-import gzip
+import lzma
 import json
 import os
 import resource
@@ -29,14 +29,14 @@ from agent.journal.chain import COLUMNS, Row, entry_hash
 from agent.journal.store import INSERT, Journal
 
 ROOT = Path(__file__).parent.parent
-GOLDEN = ROOT / "tests" / "journals" / "eagle3-lab" / "journal.db.gz"
+GOLDEN = ROOT / "tests" / "journals" / "eagle3-lab" / "journal.db.xz"
 GOALS = {"audit": 2.0, "memory_mib": 300.0, "show_s": 1.0}
 
 
 def recorded(folder: Path) -> list[Row]:
     """Return the rows of the recorded rehearsal."""
     path = folder / "golden.db"
-    path.write_bytes(gzip.decompress(GOLDEN.read_bytes()))
+    path.write_bytes(lzma.decompress(GOLDEN.read_bytes()))
     connection = sqlite3.connect(path)
     connection.text_factory = bytes
     rows = connection.execute(f"SELECT {COLUMNS} FROM event ORDER BY seq").fetchall()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.cli.replay import replayed
+from agent.cli.replay import folded, replayed
 from agent.core.events import LOGIC, Entry, Judged, Observed
 from agent.core.observations import Completed
 from agent.core.values import Finding, Output, Result
@@ -18,8 +18,8 @@ from tests.rehearsal.goldens import names, unpack
 
 
 def test_there_are_some() -> None:
-    """One that went well and one that was held."""
-    assert {"eagle3-lab", "eagle3-wedged"} <= set(names())
+    """One that went well, one that was held, one that looked for a cause, one on a real server."""
+    assert {"eagle3-lab", "eagle3-wedged", "debug-eagle3-accept", "llamacpp-speculate"} <= set(names())
 
 
 @pytest.mark.parametrize("name", names())
@@ -35,21 +35,31 @@ def test_replay_is_equal(name: str, tmp_path: Path) -> None:
 
 def test_what_they_came_to(tmp_path: Path) -> None:
     """The decision of the one, the reason of the other."""
-    met = replayed(unpack("eagle3-lab", tmp_path)).campaign
+    met = folded(unpack("eagle3-lab", tmp_path))
     assert met.concluded is not None
     assert (met.concluded.word, met.concluded.winner) == ("goal met", "steps-2")
     assert met.concluded.ratio == pytest.approx(1.06, abs=0.01)
-    held = replayed(unpack("eagle3-wedged", tmp_path)).campaign
+    held = folded(unpack("eagle3-wedged", tmp_path))
     assert held.concluded is None
     assert (held.moves[-1].source, held.moves[-1].state) == ("verify-clean", "hold")
     assert "no process" in held.moves[-1].because
-    taken = replayed(unpack("eagle3-port-held", tmp_path)).campaign
+    taken = folded(unpack("eagle3-port-held", tmp_path))
     assert (taken.moves[-1].source, taken.moves[-1].state) == ("verify-clean", "hold")
     assert "port 8000 is held by" in taken.moves[-1].because
-    dead = replayed(unpack("eagle3-dead-rank", tmp_path)).campaign
+    dead = folded(unpack("eagle3-dead-rank", tmp_path))
     assert dead.concluded is not None
     assert (dead.concluded.word, dead.history[0].finding) == ("invalid", "DEAD_RANK")
     assert all(launch.gone for launch in dead.launches.values() if launch.key)
+    found = folded(unpack("debug-eagle3-accept", tmp_path))
+    assert found.concluded is not None
+    assert (found.concluded.word, found.concluded.winner) == ("found", "layer-ids-wrong")
+    assert [edit.word for edit in found.edits.made] == ["reverted", "reverted", "made"]
+    real = folded(unpack("llamacpp-speculate", tmp_path))
+    assert real.concluded is not None
+    assert (real.concluded.word, real.concluded.winner) == ("goal met", "length-16")
+    assert real.opened is not None
+    assert real.opened.rehearsal == ""
+    assert [record.finding for record in real.history if record.finding] == ["SPEC_OFF"]
 
 
 def copied(source: Path, dest: Path, change: Any) -> list[Entry]:

@@ -16,7 +16,7 @@ from agent.core.values import Result
 from agent.engine import Clock, Ledger, ReplayMismatch, drive
 from agent.journal.store import Journal
 from tests.cli.runs import CAMPAIGN, EagerWorld, campaign, entries, opened
-from tests.rehearsal.goldens import JOURNALS, unpack
+from tests.rehearsal.goldens import JOURNALS, PACKED, unpack
 from tests.rehearsal.test_goldens import copied
 from tests.support.memory import MemoryJournal
 from tests.support.scripted import Box
@@ -87,7 +87,7 @@ def test_the_same_change_under_todays_number_is_a_difference() -> None:
 
 def test_kept_journals_of_other_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They replay without a mismatch and say what was not compared; every reading command reads them."""
-    names = sorted(f"kept/{path.parent.name}" for path in (JOURNALS / "kept").glob("*/journal.db.gz"))
+    names = sorted(f"kept/{path.parent.name}" for path in (JOURNALS / "kept").glob(f"*/{PACKED}"))
     assert names
     for name in names:
         run = unpack(name, tmp_path).parent
