@@ -7,14 +7,14 @@ what the engine says of it is read. It is ours by its id and by the label ``agen
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
-
-import re2
 
 from .actions import Job
 from .observations import SectionResult
 from .probes.containers import Container as Running
 from .probes.containers import read_containers
+from .probes.logs import compiled
 from .probes.processes import Process, descendants, has_word, match_replaces, read_processes
 from .probes.sockets import Listener, read_listeners
 from .values import Finding
@@ -39,11 +39,12 @@ PATTERNS = ("^agent: the container", "^Error:? ", "^docker: ", "Error response f
 """Lines of the engine itself, beside the server's own, that are worth a journal entry."""
 
 
+@lru_cache(maxsize=16384)
 def cause(line: str) -> tuple[Finding, str] | None:
     """Return why a container did not come up or went away, if this line of its log is the engine's word on that."""
-    if not re2.search("|".join(PATTERNS), line[:2000]):
+    if not compiled("|".join(PATTERNS)).search(line[:2000]):
         return None
-    found = next((finding for pattern, finding in _CAUSES if re2.search(pattern, line[:2000])), None)
+    found = next((finding for pattern, finding in _CAUSES if compiled(pattern).search(line[:2000])), None)
     return (found, line[:400]) if found is not None else None
 
 

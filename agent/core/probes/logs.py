@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
+
+import re2
 
 LINE_MAX = 64 * 1024
 _STAMP = re.compile(
@@ -17,6 +20,12 @@ _STAMP = re.compile(
 )
 _RANK = re.compile(r"^\[[^\]]{0,60}\bTP(\d{1,4})\b[^\]]{0,20}\]|Worker(?:_DP\d+)?_TP(\d{1,4})\b", re.ASCII)
 _CLOCK = re.compile(r"(\d{2}-\d{2})[ T](\d{2}):(\d{2}):(\d{2})", re.ASCII)
+
+
+@lru_cache(maxsize=512)
+def compiled(pattern: str) -> Any:
+    """Return a pattern of ours, compiled once: re2's own look-up of it costs more than matching a line."""
+    return re2.compile(pattern)
 
 
 def last_segment(line: str) -> str:

@@ -11,7 +11,7 @@ import re2
 
 from ..observations import SectionResult
 from ..probes.http import read_http
-from ..probes.logs import last_segment, without_stamp
+from ..probes.logs import compiled, last_segment, without_stamp
 from ..values import Finding
 from .base import Fatal, ServerKind
 from .forms import told
@@ -158,7 +158,7 @@ _PLACE = re2.compile(r"^(?:\((?:APIServer|EngineCore|Worker)\S* pid=\d+\) )?(?:\
 
 
 def _first(patterns: Sequence[tuple[str, Any]], text: str) -> Any:
-    return next((found for pattern, found in patterns if re2.search(pattern, text)), None)
+    return next((found for pattern, found in patterns if compiled(pattern).search(text)), None)
 
 
 def _condemned(patterns: Sequence[tuple[str, Finding]], line: str) -> Fatal | None:
