@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 _ARGV = (
     # One grep for all processes; a grep without -z (old busybox) falls back to a loop. The grep's own arguments
-    # are the names of all those files: they are left out.
+    # are the names of all those files: they are left out. A program that gave itself a title (sshd, nginx, an engine's
+    # ranks) leaves the rest of its arguments empty, thousands of them: a few say as much.
     "if printf a | grep -azq a 2>/dev/null; then "
     "grep -azH '' [0-9]*/cmdline | tr '\\n\\000' '\\001\\n'; "
     "else for f in [0-9]*/cmdline; do tr '\\n\\000' '\\001\\n' <\"$f\" | sed \"s|^|$f:|\"; echo; done; "
     "fi 2>/dev/null | "
     'awk \'{ i = index($0, "/cmdline:"); if (!i) next; p = substr($0, 1, i - 1); v = substr($0, i + 9, 2048); '
-    'if (v ~ /^[0-9]+\\/cmdline$/) next; if (index(v, "( LC_ALL=C; ") == 1) v = "(probe)"; '
+    'if (v ~ /^[0-9]+\\/cmdline$/ || (v == "" && ++e[p] > 8)) next; if (index(v, "( LC_ALL=C; ") == 1) v = "(probe)"; '
     "if ((n[p] += length(v)) <= 16384) print p, v }'"
 )
 _STAT = (

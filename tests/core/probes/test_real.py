@@ -147,6 +147,20 @@ def test_a_zombie_is_seen_and_is_not_living() -> None:
     child.wait()
 
 
+def test_empty_arguments_do_not_fill_the_record() -> None:
+    """What a program with a title of its own leaves of its arguments is thousands of empty ones: a few are kept."""
+    child = subprocess.Popen(["sh", "-c", "sleep 100 & wait", "", *[""] * 3000, "last"], start_new_session=True)
+    try:
+        section = run(processes_section())
+        mine = next(one for one in read_processes(section) or () if one.pid == child.pid)
+        assert mine.argv[:3] == ("sh", "-c", "sleep 100 & wait")
+        assert mine.argv[-1] == "last"
+        assert section.out.count(f"\n{child.pid} ") < 20
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
 def test_processes_that_vanish_meanwhile_do_no_harm() -> None:
     """Hundreds of short lives while the list is made: every look comes to its end."""
     storm = subprocess.Popen(["sh", "-c", "while :; do true & /bin/true; done"], start_new_session=True)
