@@ -152,9 +152,12 @@ def _report(run: Any, replay: Replay, *, as_json: bool) -> int:
     from agent.cli.text import safe
     from agent.errors import Exit
 
-    decision = replay.campaign.concluded
+    decision, mismatch = replay.campaign.concluded, replay.mismatch
+    cause = mismatch.remedy if mismatch is not None else ""
+    if replay.missing:
+        lost = f"{replay.missing} of its blobs are not there, and what they held was read as unknown"
+        cause = f"{lost}: put the run's `blobs` folder beside its journal, and replay again; else {cause}"
     if as_json:
-        mismatch = replay.mismatch
         document = {
             "run": run.id,
             "equal": mismatch is None,
@@ -167,11 +170,11 @@ def _report(run: Any, replay: Replay, *, as_json: bool) -> int:
             "logic_differs_from": replay.until,
             "decision": decision.model_dump(mode="json") if decision else None,
             "finding": 16 if mismatch else 0,
-            "difference": {"seq": mismatch.seq, "what": mismatch.what, "cause": mismatch.remedy} if mismatch else None,
+            "difference": {"seq": mismatch.seq, "what": mismatch.what, "cause": cause} if mismatch else None,
         }
         print(json.dumps(document))
     elif replay.mismatch is not None:
-        print(f"{run.id}: DIFFERS\n  {safe(replay.mismatch.what)}\n  {safe(replay.mismatch.remedy)}")
+        print(f"{run.id}: DIFFERS\n  {safe(replay.mismatch.what)}\n  {safe(cause)}")
     else:
         equal = "equal" if replay.compared or not replay.taken else "not compared"
         word = f"; decision: {decision.word}" if decision else "; no decision yet"

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from agent.cli.report_lines import controller_line, order_line, setting, signal_line, start_line
+from agent.cli.report_lines import controller_line, order_line, setting, signal_lines, start_line
 
 
 def add(commands: Any) -> None:
@@ -113,7 +113,9 @@ def lines(report: dict[str, Any]) -> list[str]:
     from agent.cli.audit import step_lines
 
     out += [line for step in report["steps"] for line in step_lines(step)]
-    out += ["", "PROCESSES SIGNALLED"] + ([f"  {signal_line(item)}" for item in report["signals"]] or ["  none"])
+    out += ["", "PROCESSES SIGNALLED"] + (
+        [f"  {line}" for item in report["signals"] for line in signal_lines(item)] or ["  none"]
+    )
     out += ["", "STARTED"] + ([f"  {start_line(item)}" for item in report["starts"]] or ["  nothing"])
     if not report["inquiry"]:  # a debug campaign has them with its hypotheses
         from agent.core.debugreport import edit_lines

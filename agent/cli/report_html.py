@@ -13,7 +13,7 @@ from typing import Any
 from agent.cli import report_debug
 from agent.cli.front import front
 from agent.cli.profile_view import lines, picture
-from agent.cli.report_lines import controller_line, order_line, setting, signal_line, start_line
+from agent.cli.report_lines import controller_line, order_line, setting, signal_lines, start_line
 from agent.cli.show import interval
 from agent.cli.text import safe
 from agent.core.debugreport import edit_lines
@@ -273,7 +273,7 @@ def _step(step: dict[str, Any]) -> tuple[str, bool]:
     """Return a move with its verdicts and signals, and whether a guard was in its way."""
     head = f"{step['source'] or 'start'} ─{step['outcome']}→ {step['state']}"
     inner = [_verdict(verdict) for verdict in step["verdicts"]]
-    inner += [f'<li class="warn">{text(signal_line(signal))}</li>' for signal in step["signals"]]
+    inner += [f'<li class="warn">{text(signal_lines(signal)[0])}</li>' for signal in step["signals"]]
     bad = any(verdict["result"] != "PASS" and verdict["gates"] for verdict in step["verdicts"])
     attempt = f' <span class="dim">attempt {step["attempt"]}</span>' if step["attempt"] > 1 else ""
     return (
@@ -297,7 +297,7 @@ def _lists(report: dict[str, Any]) -> list[str]:
     allowed = [f"{item['what']} (by {item['by'] or 'unknown'}; entry {item['seq']})" for item in report["overrides"]]
     changed = [] if report["inquiry"] else [line.strip() for line in edit_lines(report["edits"])]
     lists = [
-        ("Processes signalled", [signal_line(item) for item in report["signals"]], "None."),
+        ("Processes signalled", ["\n".join(signal_lines(item)) for item in report["signals"]], "None."),
         ("What was started on hosts", [start_line(item) for item in report["starts"]], "Nothing."),
         ("Files changed on hosts, and put back", changed, "None."),
         ("What was allowed, and by whom", allowed, "Nothing beyond the defaults."),
@@ -312,7 +312,8 @@ def _lists(report: dict[str, Any]) -> list[str]:
         if not items:
             out.append(f'<p class="dim">{none}</p>')
             continue
-        whole = f"<ul>{''.join(f'<li>{text(item)}</li>' for item in items)}</ul>"
+        rows = (f"<li>{'<br>'.join(text(line) for line in item.splitlines())}</li>" for item in items)
+        whole = f"<ul>{''.join(rows)}</ul>"
         # What nobody reads as a whole does not stand between what everybody reads.
         long = sum(map(len, items)) > LIST_CHARS_MAX
         out.append(f"<details><summary>{len(items)} entries</summary><div>{whole}</div></details>" if long else whole)

@@ -6,6 +6,14 @@ import json
 import time
 from typing import Any
 
+COMMAND_MAX = 160
+"""Characters of a command that the list of what was started shows; the journal has all of it."""
+ANSWERS = {
+    "SENT": "sent",
+    "GONE": "was gone already",
+    "REFUSED": "not sent: no longer the process that was meant, or the host refused",
+}
+
 
 def utc(wall_ns: int) -> str:
     """Write a wall time for people; order and durations never come from it."""
@@ -18,19 +26,34 @@ def setting(guard: dict[str, Any]) -> str:
     return " ".join([options.pop("guard"), *(f"{key}={value}" for key, value in options.items())])
 
 
-def signal_line(item: dict[str, Any]) -> str:
-    """Return which processes got which signal, by identity, and what the host answered."""
-    targets = ", ".join(f"pid {target['pid']} started at tick {target['start']}" for target in item["targets"])
+def signal_lines(item: dict[str, Any]) -> list[str]:
+    """Return which processes got which signal: a heading, then each by identity, with the host's answer about it."""
+    told: dict[str, str] = {}
+    for line in (item["answer"] or "").splitlines():
+        word, _, pid = line.partition(" ")
+        told[pid] = word
+    several = f"{len(item['targets'])} process{'es' if len(item['targets']) > 1 else ''}"
     whose = f"of job {item['key']}" if item["key"] else "named by the playbook, confirmed"
-    answer = " ".join((item["answer"] or "no answer").split())
-    return f"{item['signal']} on {item['host']}: {targets} ({whose}; entry {item['seq']}): {answer}"
+    out = [f"{item['signal']} on {item['host']} to {several} {whose} (entry {item['seq']})"]
+    if not all(str(target["pid"]) in told for target in item["targets"]):
+        out[0] += f": {' '.join((item['answer'] or 'no answer').split())}"
+    for target in item["targets"]:
+        word = told.get(str(target["pid"]), "no answer")
+        title = f": {' '.join(target['title'].split())}" if target["title"] else ""
+        out.append(f"  pid {target['pid']} started at tick {target['start']} ({ANSWERS.get(word, word)}){title}")
+    return out
 
 
 def start_line(item: dict[str, Any]) -> str:
-    """Return what was started, under which key."""
-    answer = " ".join((item["answer"] or "no answer").split())
-    command = " ".join(item["argv"])[:160]
-    return f"{item['role']} {item['key']} on {item['host']} (entry {item['seq']}): {command}: {answer}"
+    """Return what was started, under which key, and what the host said of it."""
+    state, said = item["state"], " ".join((item["answer"] or "no answer").split())
+    if state is not None and state["word"] in ("LIVE", "ORPHANED"):
+        said = f"pid {state['pid']} started at tick {state['start']}"
+    elif state is not None and state["word"] == "EXITED":
+        said = f"it has ended already, with status {state['rc']}"
+    command = " ".join(" ".join(item["argv"]).split())
+    command = command if len(command) <= COMMAND_MAX else command[: COMMAND_MAX - 1] + "…"
+    return f"{item['role']} {item['key']} on {item['host']} (entry {item['seq']}): {said}: {command}"
 
 
 def order_line(item: dict[str, Any]) -> str:

@@ -5,19 +5,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
-from .actions import Ask, Signal, Start
+from .actions import Ask, Owned, Probe, Signal, Start
 from .campaign import Campaign, evolve
 from .debugreport import inquiry
 from .events import Concluded, Entry, Instructed, Judged, Moved, Noted, Observed, Opened, Requested, Resumed
 from .guards.evidence import read_collected
-from .observations import Completed
+from .observations import Completed, read_job_state, read_owned, read_sections
+from .probes.processes import read_processes
 from .report import summary
 
 PART_MAX = 20_000
 """Characters of one part of gathered evidence that a report shows; the journal has all of it."""
+TITLE_MAX = 200
+"""Characters of a command line that a report shows."""
 
 
 class Trail:
@@ -38,6 +42,8 @@ class Trail:
         self._answered: dict[str, int] = {}
         self._verdicts: dict[str, dict[str, Any]] = {}
         self._sent: list[dict[str, Any]] = []
+        self._looked: dict[str, tuple[str, str]] = {}
+        """By host, the newest answers that list processes: all of them, and those of our jobs."""
 
     def take(self, entry: Entry) -> None:
         """Take in the next entry."""
@@ -100,6 +106,9 @@ class Trail:
         self._asked[event.request] = (seq, action)
         if isinstance(action, Signal):
             sent = {"seq": seq, "request": event.request, **action.model_dump(mode="json"), "answer": None}
+            titles = self._titles(action.host)
+            for target in sent["targets"]:
+                target["title"] = titles.get((target["pid"], target["start"]), "")[:TITLE_MAX]
             self._sent.append(sent)
             self.signals.append(sent)
         elif isinstance(action, Start):
@@ -115,8 +124,17 @@ class Trail:
                     "env": job.env,
                     "files": job.files,
                     "answer": None,
+                    "state": None,
                 }
             )
+
+    def _titles(self, host: str) -> dict[tuple[int, int], str]:
+        """Return the command lines of processes by identity, as the newest looks at the host showed them."""
+        everyone, owned = self._looked.get(host, ("", ""))
+        known = {one.identity: one.title for one in read_processes(read_sections(everyone).get("processes")) or ()}
+        with contextlib.suppress(ValueError):
+            known |= {(one.pid, one.start): one.argv for one in read_owned(owned)}
+        return known
 
     def _observed(self, seq: int, event: Observed) -> None:
         self._answered[event.request] = seq
@@ -124,9 +142,17 @@ class Trail:
         _, action = self._asked.get(event.request, (0, None))
         outcome = event.outcome
         said = outcome.out.text if isinstance(outcome, Completed) else outcome.result
+        if isinstance(action, (Probe, Owned)) and isinstance(outcome, Completed):
+            everyone, owned = self._looked.get(action.host, ("", ""))
+            if isinstance(action, Owned):
+                self._looked[action.host] = (everyone, said or "")
+            elif any(section.name == "processes" for section in action.sections):
+                self._looked[action.host] = (said or "", owned)
         for item in self.signals if isinstance(action, Signal) else self.starts if isinstance(action, Start) else ():
             if item["request"] == event.request:
                 item["answer"] = said
+                if isinstance(action, Start) and said is not None and isinstance(outcome, Completed):
+                    item["state"] = read_job_state(said).model_dump(mode="json")
         if isinstance(action, Ask) and isinstance(outcome, Completed):
             word = "yes" if outcome.status == 0 else "no"
             what = f"asked: {action.question} Answer: {word} ({'; '.join(action.lines)})"

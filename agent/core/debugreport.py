@@ -132,5 +132,7 @@ def edit_lines(edits: list[dict[str, Any]]) -> list[str]:
         )
         for row in edit["files"]:
             before, after = (str(row.get(side) or "nothing")[:12] for side in ("before", "after"))
-            out.append(f"      {row['path']}  {before} → {after}")
+            back = f", put back to {before}" if edit["state"] == "reverted" else ""
+            what = f"{before} → {after}{back}" if before != after else f"{before}: was so already, nothing was changed"
+            out.append(f"      {row['path']}  {what}")
     return out

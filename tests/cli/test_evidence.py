@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -149,7 +150,7 @@ def test_diff_by_the_command(tiny: Tiny) -> None:
 def test_the_report_has_it_all(tiny: Tiny, tmp_path: Path) -> None:
     """As text, as JSON, as one HTML file that loads nothing."""
     text = tiny.agent("report", "last").stdout
-    for words in ("GOAL MET", "ASSUMPTIONS", "PROCESSES SIGNALLED", "TERM on box: pid ", "anchors were compared"):
+    for words in ("GOAL MET", "ASSUMPTIONS", "PROCESSES SIGNALLED", "TERM on box to ", "anchors were compared"):
         assert words in text
     document = json.loads(tiny.agent("report", "last", "--json").stdout)
     assert document["record"]["ok"]
@@ -160,6 +161,27 @@ def test_the_report_has_it_all(tiny: Tiny, tmp_path: Path) -> None:
     assert page.startswith("<!doctype html>")
     assert "GOAL MET" in page
     assert not [word for word in ("<script", "http:", "https:", "src=", "url(") if word in page]
+
+
+def test_the_report_names_what_was_signalled_started_and_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each process by identity with its command and the host's answer; each file with what became of it."""
+    from agent.cli.main import main
+    from tests.rehearsal.goldens import unpack
+
+    run = unpack("debug-eagle3-accept", tmp_path).parent
+    assert main(["report", str(run)]) == 0
+    told = capsys.readouterr().out
+    signalled = told[told.index("PROCESSES SIGNALLED") : told.index("STARTED")]
+    assert len(re.findall(r"  pid \d+ started at tick \d+ \((?:sent|was gone already)\): ", signalled)) == 30
+    assert signalled.count(": python3 -m sglang.launch_server --model-path") == 3
+    assert "10 processes named by the playbook, confirmed (entry" in signalled
+    started = told[told.index("STARTED") : told.index("ALLOWED")]
+    assert re.search(r"server \S+ on box \(entry \d+\): pid \d+ started at tick \d+: python3 -m sglang", started)
+    assert "deepseek_v2.py  11b8625d6e91 → 70b03d571c6e, put back to 11b8625d6e91" in told
+    assert "config.json  8e4d2da58e1f: was so already, nothing was changed" in told
+    assert re.search(r"json \S+: made .*\n.* 8e4d2da58e1f → 2f1d9dd1116e\n", told), "the cure stays, as it should"
 
 
 HOSTILE = "<script>alert(1)</script> --> \x1b[31m \u202e 'x' \"y\" &amp; </pre><img src=x onerror=y>"
