@@ -11,8 +11,8 @@ peak of memory; the reference reads every column of every row and checks number,
 from __future__ import annotations
 
 import argparse
-import lzma
 import json
+import lzma
 import os
 import resource
 import sqlite3
