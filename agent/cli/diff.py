@@ -107,13 +107,15 @@ def _change(change: dict[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
+    text = value if isinstance(value, str) else f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
     return text if len(text) <= 100 else text[:99] + "…"
 
 
 def _metric(item: dict[str, Any]) -> str:
     head = f"{item['metric']:<28} {item['one']:>11.5g} {item['two']:>11.5g}"
     if item["ratio"] is None:
+        return f"{head}  {'':>8}  {item['word']}"
+    if item["one"] == item["two"]:
         return f"{head}  {'':>8}  {item['word']}"
     between = f"{item['low']:.4f} … {item['high']:.4f}  " if item["low"] is not None else ""
     return f"{head}  {item['ratio']:>8.4f}  {between}{item['word']}"

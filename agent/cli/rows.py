@@ -56,8 +56,10 @@ def _row(connection: sqlite3.Connection, run: str, metric: str) -> dict[str, Any
         "ratio": concluded.get("ratio"),
         "low": concluded.get("low"),
         "high": concluded.get("high"),
+        "level": concluded.get("level"),
         "best": _best_of(scored, metric or goal.get("metric", ""), goal, concluded),
         "baseline": _baseline_of(scored, goal.get("metric", ""), concluded),
+        "confirmed": _confirmed(scored, goal.get("metric", "")),
         "hosts": {name: host.get("address", "") for name, host in plan.get("hosts", {}).items()},
         "agent": opened.get("versions", {}).get("agent", ""),
         "started_ns": first[1],
@@ -75,10 +77,12 @@ def _best_of(
     scored: list[dict[str, Any]], metric: str, goal: dict[str, Any], concluded: dict[str, Any]
 ) -> dict[str, Any] | None:
     """Return the best trial on one launch, means over its repeats; for the goal's metric a winner, if there is one."""
-    from agent.core.values import lower_is_better
-
     own = metric == goal.get("metric")
-    lower = goal.get("direction") == "down" if own else lower_is_better(metric)
+    lower = goal.get("direction") == "down"
+    if not own:
+        from agent.core.values import lower_is_better
+
+        lower = lower_is_better(metric)
     valid = _values(scored, metric)
     won = [item for item in valid if own and item["trial"] == concluded.get("winner")]
     best = (min if lower else max)(won or valid, key=lambda item: item["values"][metric], default=None)
@@ -86,6 +90,16 @@ def _best_of(
         return None
     told = {"trial": best["trial"], "launch": best["launch"], "metric": metric, "value": best["values"][metric]}
     return {**told, "deviation": best["deviations"].get(metric), "lower_is_better": bool(lower)}
+
+
+def _confirmed(scored: list[dict[str, Any]], metric: str) -> dict[str, float] | None:
+    """Return the means over confirmation launches of baseline and winner; None where one of them has none."""
+    sides: dict[str, list[float]] = {"baseline": [], "winner": []}
+    for item in _values(scored, metric):
+        word, _, side = item["trial"].rpartition("-")
+        if word.startswith("confirm-") and side in sides:
+            sides[side].append(item["values"][metric])
+    return {side: sum(found) / len(found) for side, found in sides.items()} if all(sides.values()) else None
 
 
 def _baseline_of(scored: list[dict[str, Any]], metric: str, concluded: dict[str, Any]) -> float | None:

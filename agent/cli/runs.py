@@ -95,17 +95,26 @@ def _trend(rows: list[dict[str, Any]], playbook: str) -> list[str]:
     metric = rows[-1]["goal"].get("metric", "")
     out = [
         f"{playbook}: {metric} by run, oldest first",
-        f"{'started (UTC)':<17} {'baseline':>10} {'best':>10}  change, 95 %",
+        f"{'started (UTC)':<17} {'baseline':>10} {'best':>10}  (means of confirmation launches; *: of exploration)",
     ]
-    highest = max((row["best"]["value"] for row in rows if row["best"]), default=0.0)
-    for row in rows:
-        best = row["best"]["value"] if row["best"] else None
+    sides = [_sides(row) for row in rows]
+    highest = max((best for _, best in sides if best is not None), default=0.0)
+    for row, (baseline, best) in zip(rows, sides, strict=True):
         bar = "▇" * round(20 * best / highest) if best and highest > 0 else ""
-        between = f" ({_percent(row['low'])} … {_percent(row['high'])})" if row["low"] is not None else ""
-        numbers = " ".join(f"{'–' if value is None else format(value, '.5g'):>10}" for value in (row["baseline"], best))
+        level = f"{row['level']:.0%}".replace("%", " %") if row["level"] else ""
+        between = f" ({level}: {_percent(row['low'])} … {_percent(row['high'])})" if row["low"] is not None else ""
+        numbers = " ".join(f"{'–' if value is None else format(value, '.5g'):>10}" for value in (baseline, best))
+        numbers += " " if row["confirmed"] or best is None else "*"
         word = f"{row['condition']} {_percent(row['ratio'])}{between}"
-        out.append(f"{_utc(row['started_ns']):<17} {numbers}  {bar:<20} {word}  agent {row['agent']}  {row['run']}")
+        out.append(f"{_utc(row['started_ns']):<17} {numbers} {bar:<20} {word}  agent {row['agent']}  {row['run']}")
     return out
+
+
+def _sides(row: dict[str, Any]) -> tuple[float | None, float | None]:
+    """Return what a run's baseline and its best were worth: by confirmation launches where there are any."""
+    if row["confirmed"]:
+        return row["confirmed"]["baseline"], row["confirmed"]["winner"]
+    return row["baseline"], row["best"]["value"] if row["best"] else None
 
 
 def _goal(goal: dict[str, Any]) -> str:

@@ -91,7 +91,11 @@ def test_the_trend(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert rows[0]["low"] < rows[0]["ratio"] < rows[0]["high"]
     assert main(["runs", "--runs", str(runs), "--trend", "eagle3-tune"]) == 0
     percent = [f"{rows[0][name] - 1:+.1%}".replace("%", " %") for name in ("ratio", "low", "high")]
-    assert f"{percent[0]} ({percent[1]} … {percent[2]})" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"{percent[0]} ({rows[0]['level'] * 100:.0f} %: {percent[1]} … {percent[2]})" in shown
+    sides = rows[0]["confirmed"]
+    assert sides["winner"] / sides["baseline"] == pytest.approx(rows[0]["ratio"], rel=0.01), "the numbers shown agree"
+    assert f"{sides['baseline']:.5g}" in shown
     assert told(capsys, "runs", "--runs", str(runs), "--trend", "other") == []
 
 
