@@ -27,10 +27,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from agent.cli.adviser import advise
 from agent.core import search
 from agent.core.expressions import compile as compile_expression
+from agent.core.observations import Completed
 from agent.core.plan import Axis, Budget, Expr, Goal, Plan, Search, Server, Stage, Trial
-from agent.core.search import Finished, Record, Score, propose
+from agent.core.probes.advice import read_advice
+from agent.core.search import Consult, Finished, Record, Score, propose
 from agent.core.statistics import cv, mean, sd
 
 NOISES = {"A": (0.003, 0.003), "B": (0.01, 0.02), "C": (0.02, 0.02), "D": (0.05, 0.10)}
@@ -158,7 +161,10 @@ def plan_of(points: tuple[Point, ...], strategy: str, budget: int | None, most: 
     protocols = list(dict.fromkeys(protocol for _, protocol in points))
     steps = Axis(target="flags", key="steps", values=tuple(dict.fromkeys(k for k, _ in points)))
     stages = [Stage(name="steps", axes=(steps,), strategy="unimodal" if strategy == "unimodal" else "grid")]
-    if len(protocols) > 1:
+    if strategy == "optuna":
+        both = (steps, Axis(target="env", key="NCCL_PROTO", values=tuple(protocols)))
+        stages = [Stage(name="both", axes=both, strategy="optuna", sample=12)]
+    elif len(protocols) > 1:
         nccl = Axis(target="env", key="NCCL_PROTO", values=tuple(protocols))
         stages.insert(0, Stage(name="nccl", when="profile.share['verify'] > 0.5", axes=(nccl,)))
     return Plan(
@@ -187,7 +193,13 @@ def agent(strategy: str = "unimodal", budget: int | None = None, most: int | Non
     def decide(host: Host, points: Sequence[Point], seed: int) -> Outcome:
         plan = plan_of(tuple(points), strategy, budget, most)
         history: list[Record] = []
-        while not isinstance(step := propose(plan, history, EVALUATE), Finished):
+        advice: dict[str, list[tuple[int, ...] | None]] = {}
+        while not isinstance(step := propose(plan, history, EVALUATE, advice=advice), Finished):
+            if isinstance(step, Consult):
+                answer = advise(step.action)
+                said = read_advice(answer.out.string(), step.action) if isinstance(answer, Completed) else None
+                advice.setdefault(step.action.stage, []).append(said or None)
+                continue
             repeats = host.launch(point_of(step.trial))
             score = Score(mean(repeats), deviation=sd(repeats), repeats=len(repeats), profile={"verify": 0.95})
             history.append(Record(step.trial, score))
@@ -326,6 +338,19 @@ def figures(noises: str) -> Iterator[Line]:
             yield "grid, 18 launches", agent("grid", 18), surface, "A", "none"
 
 
+def curve(noises: str) -> Iterator[Line]:
+    """The acceptance curve alone: eight step counts, whose best two are 0.1 % apart."""
+    for noise in noises:
+        yield f"unimodal, {BUDGETS[noise]} launches", agent("unimodal", BUDGETS[noise]), "curve", noise, "none"
+
+
+def advised(noises: str) -> Iterator[Line]:
+    """Optuna as the adviser of a stage of 12 points, with this project's confirmation."""
+    for noise in noises:
+        for surface in ("seed", "flat"):
+            yield "optuna, 12 points", agent("optuna"), surface, noise, "none"
+
+
 def unlimited(noises: str) -> Iterator[Line]:
     """Without a budget: up to 6 pairs, if nothing is settled before."""
     for noise in noises:
@@ -357,7 +382,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="the first seed: others than those it was tuned on")
-    parser.add_argument("--only", choices=["figures", "unlimited", "drift", "peers"], action="append")
+    parser.add_argument(
+        "--only", choices=["figures", "unlimited", "drift", "peers", "curve", "advised"], action="append"
+    )
     parser.add_argument("--noise", default="ABCD", help="which of A, B, C and D")
     args = parser.parse_args()
     remember()
@@ -365,7 +392,7 @@ def main() -> None:
     print(HEAD)
     parts = {"figures": figures, "unlimited": unlimited, "drift": drifts, "peers": peers}
     for part in args.only or list(parts):
-        for who, decide, surface, noise, drift in parts[part](args.noise):
+        for who, decide, surface, noise, drift in {**parts, "curve": curve, "advised": advised}[part](args.noise):
             if decide is None:
                 print(f"{who:<26} not installed")
                 continue

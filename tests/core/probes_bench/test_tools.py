@@ -2,7 +2,8 @@
 
 ``real/`` holds what real tools left behind when they loaded a real llama.cpp server on a CPU, shortened (requests'
 arguments and texts, distributions that nobody reads); the name of a file is the tool and its version. Of SGLang its
-load generator alone ran, from the wheel, without the engine: the version is that of the wheel.
+load generator alone ran, from the wheel, without the engine: the version is that of the wheel. So did vLLM's, with
+llama.cpp's tokenizer and plain prompts in the place of its own, which need the engine.
 """
 
 from __future__ import annotations
@@ -106,6 +107,23 @@ def test_aiperf_as_it_is() -> None:
     assert found.cached_tokens == 108, "it sends equal prompts again, and this server remembers them"
     assert found.given["effective_concurrency"] > 1
     assert 0 < (found.ttft_ms_p50 or 0) <= (found.ttft_ms_p99 or 0) < (found.e2e_ms_p50 or 0)
+
+
+def test_vllm_as_it_ran():
+    """Its own client, from the wheel: totals, percentiles, goodput by its own count, requests to their last token."""
+    text = (REAL / "vllm-0.32.0.json").read_text()
+    asked = benchmark("vllm bench serve", slo={"ttft": 5000.0, "tpot": 500.0})
+    result = read_benchmark(text, asked)
+    assert result is not None
+    assert (result.completed, result.requested, result.output_tokens, result.expected_output_tokens) == (4, 4, 96, 96)
+    assert result.output_tok_s == pytest.approx(96 / result.duration_s)  # type: ignore[operator]
+    assert (result.ttft_ms_p99, result.tpot_ms_p50) == (
+        pytest.approx(3146.51, abs=0.01),
+        pytest.approx(408.22, abs=0.01),
+    )
+    assert result.e2e_ms_p50 == pytest.approx(11903.47, abs=0.01)
+    assert result.slo_share == 1.0
+    assert (result.model, result.version, result.errors) == ("smol", "vllm 0.32.0", ())
 
 
 def test_sglang_bench_serving_as_it_is() -> None:

@@ -102,6 +102,15 @@ def requested_by(argv: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+def _whole(found: Mapping[str, Any]) -> list[Latency]:
+    """Return the time of each request to its last token, which vLLM 0.32 keeps without being asked, in seconds."""
+    column = found.get("latencies")
+    if not isinstance(column, list) or len(column) != found.get("completed"):
+        return []
+    values = [measure(value) for value in column]
+    return [Latency(None, None, value * 1000) for value in values if value]
+
+
 def _rows(found: Mapping[str, Any]) -> list[Latency]:
     """Return each request's latencies where the tool was told to keep them; [] where it was not.
 
@@ -174,7 +183,7 @@ def result_of(
     report, rows = mapping(found.get("cache_report")), _rows(found)
     own = {name: next((v for key in keys if (v := measure(found.get(key))) is not None), None)
            for name, keys in _NAMED.items()}  # fmt: skip
-    own |= {name: value for name, value in latencies(rows).items() if own.get(name) is None}
+    own |= {name: value for name, value in latencies(rows or _whole(found)).items() if own.get(name) is None}
     rates = goodput(rows, limits or {}, asked, duration) if rows else {}
     if not rates and limits and (rate := measure(found.get("request_goodput"))) is not None and asked and duration:
         rates = {"goodput_req_s": rate, "slo_share": min(1.0, rate * duration / asked)}
