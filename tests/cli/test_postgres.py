@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.sshd import Sshd, sshd
 from tests.support.tiny import AGENT, free_port, trusted
 
 PLAYBOOKS = Path(__file__).parents[2] / "playbooks"
@@ -66,17 +67,26 @@ def shortened(folder: Path, data: Path, port: int) -> Path:
 
 
 def test_the_playbook_tunes_a_real_postgres(tmp_path: Path, data: Path) -> None:
-    """It makes the cluster, launches it with each setting, fills and measures it, and leaves nothing behind."""
+    """Over a real SSH server it makes the cluster, launches it with each setting, fills and measures it, and leaves
+    nothing behind.
+    """
+    with sshd(tmp_path / "sshd") as server:
+        tuned(tmp_path, data, server)
+
+
+def tuned(tmp_path: Path, data: Path, server: Sshd) -> None:
+    """Run the playbook on that host."""
     playbook = shortened(tmp_path, data, free_port())
     keep = {key: value for key, value in os.environ.items() if not key.startswith("AGENT_")}
-    env = keep | {"AGENT_HOST_BASE": str(tmp_path / "host"), "XDG_STATE_HOME": str(tmp_path / "state")}
+    env = keep | {"XDG_STATE_HOME": str(tmp_path / "state")}
     trusted(tmp_path / "state", playbook)
 
     def agent(*words: str) -> subprocess.CompletedProcess[str]:
         argv = [*AGENT, *words, "--runs", str(tmp_path / "runs")]
         return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=170, check=False)
 
-    done = agent("run", str(playbook), "--yes", "--plain")
+    words = ("--host", "here=box", "--ssh-config", str(server.folder / "ssh_config"))
+    done = agent("run", str(playbook), "--yes", "--plain", *words)
     assert "decision:" in done.stdout, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(agent("show", "last", "--json").stdout)
     text = json.dumps(found)
