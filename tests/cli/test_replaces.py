@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -23,9 +22,7 @@ def by_hand(tiny: Tiny, program: str = "tiny_server.py") -> subprocess.Popen[byt
     command = ["python3", program, "--port", str(tiny.port), "--speed", "111"]
     env = os.environ | {"BY_HAND": "yes and = more\nlines"}
     process = subprocess.Popen(command, cwd=tiny.folder, env=env, start_new_session=True)
-    deadline = time.monotonic() + 10
-    while not listening(tiny.port) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    tiny.until_up()
     return process
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -15,15 +14,9 @@ from tests.support.tiny import Tiny, make, trusted
 pytestmark = pytest.mark.real
 
 
-def until_up(tiny: Tiny) -> None:
-    deadline = time.monotonic() + 30
-    while not listening(tiny.port) and time.monotonic() < deadline:
-        time.sleep(0.05)
-
-
 def killed_in_the_middle(tiny: Tiny) -> None:
     process = tiny.start("run", str(tiny.playbook), "--plain")
-    until_up(tiny)
+    tiny.until_up()
     process.kill()
     process.wait()
 

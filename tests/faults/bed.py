@@ -157,7 +157,7 @@ class Bed(Tiny):
         return (raw, *coded, urllib.parse.quote(raw).encode(), raw.hex().encode(), raw[::-1])
 
 
-def wait_for(condition: Callable[[], Any], timeout_s: float = 40.0, what: str = "the condition") -> None:
+def wait_for(condition: Callable[[], Any], timeout_s: float = 90.0, what: str = "the condition") -> None:
     """Wait until a condition holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +98,16 @@ class Tiny:
         """Return the key of each start of a server."""
         path = self.folder / "effects"
         return [line.split()[0] for line in path.read_text().splitlines()] if path.exists() else []
+
+    def until_up(self, timeout_s: float = 120.0) -> None:
+        """Wait until somebody listens on its port."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            assert time.monotonic() < deadline, f"nobody listens on {self.port} after {timeout_s:g} s"
+            time.sleep(0.05)
 
     def run(self) -> Path:
         """Return the folder of the only run."""
