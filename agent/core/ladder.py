@@ -157,6 +157,10 @@ class Flaw:
     found: str = ""
 
 
+STARTING = {"launch", "benchmark", "profile", "script", "change", "test"}
+"""Words of ``do`` that may leave something on a host."""
+
+
 def insert(states: Sequence[State], new: State, after: str) -> tuple[State, ...]:
     """Return the states with ``new`` put where ``after`` led by ``pass``. KeyError when ``after`` has no such edge."""
     names = [state.name for state in states]
@@ -193,6 +197,10 @@ def flaws(states: Sequence[State]) -> list[Flaw]:
             found.append(Flaw(state.name, "", "no state leads here", remedy))
         elif state.name not in leaving:
             found.append(Flaw(state.name, "", "there is no way out to done, failed or hold", "lead an outcome there"))
+    started = next((state.name for state in states if STARTING & set(state.do)), "")
+    if started and not stop:
+        remedy = "write `finally: {do: [finally], on: {launch: STATE, stop: STATE, leave: done}}` and states that kill"
+        found.append(Flaw(started, "", "something is started, and no state `finally` ends it on `agent stop`", remedy))
     cycle = _free_cycle(states)
     if cycle:
         path = " → ".join((*cycle, cycle[0]))

@@ -4,9 +4,9 @@
 reads verdicts that are already recorded: a state is left by ``pass`` only when each of its guards said PASS.
 A trigger that is refused is an answer (None), never silence: the caller records it.
 
-Beside the plan's own edges each state has ``stop`` (to ``finally``), ``retry`` (to itself, while attempts are left)
-and each hold can be taken up again by ``resumed``. A campaign that changes files on hosts can, after its end, be led
-by ``revert`` to the state that puts them back.
+Beside the plan's own edges each state has ``stop`` (to ``finally``, else to a hold), ``retry`` (to itself, while
+attempts are left) and each hold can be taken up again by ``resumed``. A campaign that changes files on hosts can, after
+its end, be led by ``revert`` to the state that puts them back.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class Machine:
     def __init__(self, plan: Plan) -> None:
         self.first = plan.states[0].name
         names = [state.name for state in plan.states]
+        self.stop = "finally" if "finally" in names else HOLD
+        """Where an order to stop leads: to what ends the things that were started; where a graph has none, to people."""
         edges: list[dict[str, Any]] = []
         for state in plan.states:
             for outcome, target in state.on.items():
@@ -52,8 +54,8 @@ class Machine:
             edges.append(
                 {"trigger": "retry", "source": state.name, "dest": state.name, "conditions": ["another_attempt"]}
             )
-            if "finally" in names and state.name != "finally":
-                edges.append({"trigger": "stop", "source": state.name, "dest": "finally"})
+            if state.name != "finally":
+                edges.append({"trigger": "stop", "source": state.name, "dest": self.stop})
             edges.append({"trigger": "resumed", "source": HOLD, "dest": state.name})
             if "change" in state.do:
                 edges += [{"trigger": "revert", "source": end, "dest": state.name} for end in (DONE, FAILED)]

@@ -277,6 +277,25 @@ def test_a_stop_order_ends_what_was_started_and_nothing_else() -> None:
     replay(journal)
 
 
+def test_a_stop_order_in_a_graph_without_an_end_of_its_own_holds() -> None:
+    """No state is made up, and it is said that what was started lives on (a playbook with such a graph is refused)."""
+    states = [state for state in plan().states if state.name != "finally"]
+    states = [
+        s.model_copy(update={"on": {k: "done" if v == "finally" else v for k, v in s.on.items()}}) for s in states
+    ]
+    journal, box, clock = MemoryJournal(), Box(), FastClock()
+    journal.crash_after = 60
+    with pytest.raises(Crash):
+        run(journal, box, opened(states=tuple(states)), clock)
+    journal.crash_after = None
+    campaign = run(journal, box, Resumed(), clock, Instructed(order=Stop(), by="test"))
+    assert campaign.visit is not None
+    assert (campaign.visit.state, campaign.moves[-1].outcome) == ("hold", "stop")
+    assert "what it started stays as it is" in campaign.moves[-1].because
+    assert box._server() is not None
+    replay(journal)
+
+
 def test_a_fenced_controller_does_nothing_more() -> None:
     """Another controller took the host over: held at once, and no effect is asked for after that."""
     fenced = Refused(code="FENCED", text="FENCED 2")

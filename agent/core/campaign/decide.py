@@ -24,7 +24,7 @@ from . import choices, inquiry
 from .common import Context, Step, again, inputs_action, merge, sure
 from .examine import passed_states, told_guards
 from .keep import REPLACED
-from .lease import lease_of, look_up, refused
+from .lease import fenced, lease_of, look_up, refused
 from .parts import LANE, Visit
 from .state import Campaign, is_cancelled
 from .steps import STEPS
@@ -99,7 +99,7 @@ def _live(campaign: Campaign, visit: Visit) -> list[Any]:
         return renewal
     if (review := _review(campaign, context)) is not None:
         return review
-    if (fence := _fence(visit)) is not None:
+    if (fence := fenced(visit)) is not None:
         return _leave(campaign, context, "fenced", f"another controller holds the host: {fence}; nothing more is done")
     if campaign.stopping and not _is_stopping(campaign):
         return _leave(campaign, context, "stop", "the operator's order")
@@ -283,12 +283,15 @@ def _leave(campaign: Campaign, context: Context, outcome: str, because: str) -> 
         return list(_requests(context, [("cancel", Cancel(requests=fresh))]))
     if visit.open():
         return []
-    if outcome == "changed" and (release := _release(campaign, visit, HOLD)) is not None:
+    rests = outcome == "changed" or (outcome == "stop" and campaign.machine.stop == HOLD)
+    if rests and (release := _release(campaign, visit, HOLD)) is not None:
         return release
     if outcome in ("fenced", "changed"):
         return [_move(campaign, visit, outcome, HOLD, because=because)]
     if outcome == "stop":
-        return [_move(campaign, visit, "stop", "finally", because=because)]
+        missing = "; its graph has no `finally`, so what it started stays as it is"
+        because += missing if campaign.machine.stop == HOLD else ""
+        return [_move(campaign, visit, "stop", campaign.machine.stop, because=because)]
     return _go(campaign, visit, outcome, because)
 
 
@@ -386,14 +389,6 @@ def _review(campaign: Campaign, context: Context) -> list[Any] | None:
         return None
     because = f"the inputs changed: {'; '.join(changed)}"
     return _leave(campaign, context, "changed", f"{because}; undo that, or go on with it by `agent resume --rebase`")
-
-
-def _fence(visit: Visit) -> str | None:
-    """Return what a host said that refused us because another controller has taken it over."""
-    for answer in visit.answers:
-        if isinstance(answer.outcome, Refused) and answer.outcome.code == "FENCED":
-            return answer.outcome.text.strip()
-    return None
 
 
 def _is_stopping(campaign: Campaign) -> bool:

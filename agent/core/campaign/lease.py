@@ -9,10 +9,12 @@ import re2 as re
 from ..actions import Acquire, Probe
 from ..devices import by_uuid, chosen, meant, varied
 from ..guards import failed, unknown
+from ..observations import Refused
 from ..plan import Plan
 from ..probes.gpu import Gpu, GpuTable, gpus_section
 from ..values import Finding, Result, Verdict, duration_text
 from .common import Context, Step, known, sure
+from .parts import Visit
 from .state import Campaign
 
 _BUSY = re.compile(r"BUSY (\S+) epoch (\d+) age (\d+) s resource (\S+)(?: since (\d+) s)?")
@@ -125,3 +127,11 @@ def things(resources: str) -> str:
     others = [word.replace("port:", "port ").replace("cpu", "the processors") for word in words]
     others = [word for word in others if not re.fullmatch(r"gpu\d+", word)]
     return ", ".join([*([f"GPU {listed}"] if gpus else []), *others])
+
+
+def fenced(visit: Visit) -> str | None:
+    """Return what a host said that refused us because another controller has taken it over."""
+    for answer in visit.answers:
+        if isinstance(answer.outcome, Refused) and answer.outcome.code == "FENCED":
+            return answer.outcome.text.strip()
+    return None

@@ -119,6 +119,7 @@ ROWS: list[tuple[str, str | bytes, str, int, int, str]] = [
     ("B28 unknown place", HEAD + "states: {a: {after: lunch, do: [probe]}}\n", "E_GRAPH", 7, 21, "did you mean `launch`?"),
     ("B28 unreachable", HEAD + "states: {launch: {on: {pass: decide, fail: decide}}}\n", "E_GRAPH", 7, 1, "lead an outcome"),
     ("B28 cycle", HEAD + "states: {health-wait: {on: {fail: kill}}}\n", "E_GRAPH", 7, 1, "decide"),
+    ("B28 no end on a stop", HEAD + "states: {a: {do: [launch], on: {pass: done}}}\n", "E_GRAPH", 7, 10, "write `finally:"),
     ("B28 no way out", HEAD + "states: {a: {do: [probe], on: {pass: b}}, b: {do: [decide], on: {next: b}}}\n", "E_GRAPH", 7, 43, "lead an outcome"),
     ("B28 same stage twice", HEAD + "search: {stages: [{name: a, flags: {b: 1}}, {name: a, flags: {b: 2}}]}\n", "E_DUP_STEP", 7, 52, "its own"),
     ("B28 a reserved name", HEAD + "states: {done: {after: probe, do: [probe]}}\n", "E_GRAPH", 7, 10, "another name"),
