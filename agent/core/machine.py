@@ -45,7 +45,7 @@ class Machine:
         self.first = plan.states[0].name
         names = [state.name for state in plan.states]
         self.stop = "finally" if "finally" in names else HOLD
-        """Where an order to stop leads: to what ends the things that were started; where a graph has none, to people."""
+        """Where an order to stop leads: to what ends the things that were started; without one, to people."""
         edges: list[dict[str, Any]] = []
         for state in plan.states:
             for outcome, target in state.on.items():
