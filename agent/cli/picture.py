@@ -33,7 +33,7 @@ WIDE, TALL = 64, 18
 LADDER_CELLS_MAX = 22
 LOG_ROWS_MIN = 3
 KEPT_LINES = 200
-SILENT = ("deadline", "tick", "pause", "cancel", "watch")
+SILENT = ("deadline", "tick", "lull", "pause", "cancel", "watch")
 """Requests that say nothing about what is being done."""
 
 

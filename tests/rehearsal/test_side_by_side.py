@@ -34,7 +34,7 @@ server:
   port: {port}
   tensor_parallel: {many}
   command: [python3, -m, sglang.launch_server]
-  flags: {{model-path: /data/models/kimi-k2.5-int4, mem-fraction-static: 0.88, trust-remote-code: true}}
+  flags: {{model-path: /data/models/kimi-k2.5-int4, mem-fraction-static: 0.88, watchdog-timeout: 9000000}}
   env: {{CUDA_VISIBLE_DEVICES: "{gpus}"}}
 {replaces}
 search:
@@ -220,5 +220,35 @@ def test_what_others_work_with_is_neither_taken_nor_ended(tmp_path: Path) -> Non
             assert second.visit.state == "done"
             assert two.failures() == []
             assert not one.signalled()
+
+    asyncio.run(body())
+
+
+def test_a_rank_that_dies_under_load_is_found_by_its_absence(tmp_path: Path) -> None:
+    """Its server goes on and says nothing, the load waits; seconds later the trial ends as DEAD_RANK, by name.
+
+    A neighbour's ranks have the same names, and stand for nothing.
+    """
+
+    async def body() -> None:
+        async with lab(tmp_path) as box, asyncio.TaskGroup() as group:
+            one, two = Run("one", "0,1,2,3", 8000), Run("two", "4,5,6,7", 8001)
+            tasks = [group.create_task(run.walk(box, tmp_path)) for run in (one, two)]
+            await asyncio.wait_for(asyncio.gather(one.at_work.wait(), two.at_work.wait()), LIMIT_S)
+            _, rows = await box.run("nvidia-smi --query-compute-apps=pid,gpu_uuid --format=csv,noheader")
+            pids = {uuid: pid for pid, uuid in (row.split(", ") for row in rows.splitlines())}
+            await box.run(f"kill -KILL {pids[uuids(box)[2]]}")
+            one.go.set()
+            campaign = await tasks[0]
+            record = campaign.history[0]
+            assert record.scored is not None
+            assert (record.scored.valid, record.scored.finding) == (False, "DEAD_RANK")
+            (move,) = [move for move in campaign.moves if move.source == "benchmark" and move.trial == record.trial.id]
+            assert "scheduler_TP2 is gone while others live" in move.because
+            two.go.set()
+            other = await tasks[1]
+            assert other.visit is not None
+            assert other.visit.state == "done"
+            assert two.failures() == []
 
     asyncio.run(body())

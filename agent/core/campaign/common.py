@@ -165,7 +165,7 @@ def poll(context: Context, *wanted: tuple[str, Action | None]) -> Step:
 def again(context: Context) -> list[tuple[str, Action]]:
     """Return the pause before another round of polling: from 0.1 s growing to 2 s."""
     rounds = len(context.visit.of("pause"))
-    return [("pause", Wait(until_s=round(context.evidence.now + min(2.0, 0.1 * 1.5**rounds), 3)))]
+    return [("pause", Wait(until_s=round(context.evidence.now + min(2.0, 0.1 * 1.5 ** min(rounds, 20)), 3)))]
 
 
 # ---------------------------------------------------------------- host jobs

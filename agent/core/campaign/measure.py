@@ -14,6 +14,7 @@ from ..values import Finding, Result, Verdict
 from .common import Context, Step, known, run_job, sure
 from .kill import end_jobs
 from .serve import watch_action
+from .standing import standing
 
 WATCH_S = 1.0
 """How often the host looks at a server that is being measured: seldom, so that it is not felt."""
@@ -31,9 +32,12 @@ def do_benchmark(context: Context) -> Step:
     step = sure(context, "watch", watch)
     if (verdict := _fate(context)) is not None:
         return Step(done=True, verdict=verdict)
+    ranks = standing(context)
+    if ranks.verdict is not None:
+        return ranks
     work = _measured(context)
     if not work.done:
-        return Step(ask=[*step.ask, *work.ask], verdict=work.verdict)
+        return Step(ask=[*step.ask, *ranks.ask, *work.ask], verdict=work.verdict)
     return _after(context, work, "the benchmark")
 
 

@@ -9,7 +9,7 @@ from ..events import Scored
 from ..evidence import Answer
 from ..observations import JobState, SectionResult
 from ..plan import Trial
-from ..values import Verdict
+from ..values import Verdict, is_count
 
 NO_LAUNCH = "-"
 """The launch of a hypothesis that was decided without one."""
@@ -76,6 +76,8 @@ class Launch:
     """Seconds from the start to the move out of health-wait by ``pass``."""
     answers: dict[str, str] = field(default_factory=dict)
     """What it answered to the questions of ``accuracy``, by the way they were asked (``Trial.asked``)."""
+    workers: int = 0
+    """The most processes of it that were counted."""
     profiled: bool = False
     gone: bool = False
     """A kill has proved that nothing of it lives."""
@@ -98,6 +100,7 @@ class Launch:
         self.keys.append(key)
         self.started, self.health_s, self.profiled, self.inspected = None, None, False, {}
         self.answers.clear()
+        self.workers = 0
         self.log.clear()
         self.offsets.clear()
 
@@ -108,6 +111,8 @@ class Launch:
                 case ["log", offset, said] if offset.isdecimal() and int(offset) not in self.offsets:
                     self.offsets.add(int(offset))
                     self.log.append(said)
+                case ["workers", number] if is_count(number):
+                    self.workers = max(self.workers, int(number))
 
 
 @dataclass(slots=True)

@@ -134,21 +134,30 @@ class Workers(Guard):
         facts = evidence.watch()
         if facts is None or facts.workers is None:
             return unknown("the server's processes were not counted", f"{wanted} processes")
-        counts = _counts(evidence)
-        level = self._level(evidence, facts, counts, wanted)
-        if facts.workers >= wanted and level is not None and facts.workers < level:
-            saw = f"{facts.workers} processes for {duration_text(self.patience)} or longer, {level} before"
-            return failed(Finding.DEAD_RANK, saw, f"{level} processes", remedy)
+        if facts.workers_max >= wanted and (verdict := self.fallen(evidence)) is not None:
+            return verdict
         if facts.workers >= wanted:
             return passed(f"{facts.workers} processes")
-        if facts.workers_max >= wanted:
-            if first_fatal(evidence, dead=True) is not None:
-                return _died(evidence, f"{facts.workers} of {facts.workers_max} processes are left")
-            if counts and evidence.now - counts[-1][0] < self.fall:
-                return waiting(f"{facts.workers} processes are left of {facts.workers_max}, just now", "its end")
-            saw = f"{facts.workers} processes are left of {facts.workers_max}"
-            return failed(Finding.DEAD_RANK, saw, f"{wanted} processes", remedy)
         return waiting(f"{facts.workers} processes so far", f"{wanted} processes")
+
+    def fallen(self, evidence: Evidence) -> Verdict | None:
+        """Say that processes are gone of a server that had them all; None while enough are there."""
+        facts, counts = evidence.watch(), worker_counts(evidence)
+        if facts is None or facts.workers is None or evidence.trial is None:
+            return None
+        wanted = self.at_least or evidence.kind.workers(evidence.server, evidence.trial)
+        level, remedy = self._level(evidence, facts, counts, wanted), REMEDY[Finding.DEAD_RANK]
+        if facts.workers >= wanted:
+            if level is None or facts.workers >= level:
+                return None
+            saw = f"{facts.workers} processes for {duration_text(self.patience)} or longer, {level} before"
+            return failed(Finding.DEAD_RANK, saw, f"{level} processes", remedy)
+        if first_fatal(evidence, dead=True) is not None:
+            return _died(evidence, f"{facts.workers} of {facts.workers_max} processes are left")
+        if counts and evidence.now - counts[-1][0] < self.fall:
+            return waiting(f"{facts.workers} processes are left of {facts.workers_max}, just now", "its end")
+        saw = f"{facts.workers} processes are left of {facts.workers_max}"
+        return failed(Finding.DEAD_RANK, saw, f"{wanted} processes", remedy)
 
     def _level(self, evidence: Evidence, facts: WatchFacts, counts: list[tuple[float, int]], wanted: int) -> int | None:
         """Return the lowest number of processes that held for a while, if the newest number can be held against it.
@@ -176,10 +185,13 @@ class Workers(Guard):
         boxed = of_job(read_containers((sections or {}).get("containers")), evidence.launch_key)
         members = descendants(processes, boxed.pid or 0) if boxed else session(processes, launched.pid, launched.start)
         titles = [p.title for p in members if p.living]
-        return missing_ranks(titles, evidence.server.gpus)
+        split, trial = getattr(evidence.kind, "split", None), evidence.trial
+        # Copies under data parallelism number their ranks alike.
+        ranks = split(evidence.server, trial) if split is not None and trial is not None else evidence.server.gpus
+        return missing_ranks(titles, ranks)
 
 
-def _counts(evidence: Evidence) -> list[tuple[float, int]]:
+def worker_counts(evidence: Evidence) -> list[tuple[float, int]]:
     """Return each change of the number of processes with its time."""
     counts: list[tuple[float, int]] = []
     answer = next((answer for answer in reversed(evidence.answers) if answer.role == "watch"), None)
@@ -192,6 +204,11 @@ def _counts(evidence: Evidence) -> list[tuple[float, int]]:
 
 
 _RANK = re2.compile(r"(?:scheduler|Worker)\S*?_TP(\d{1,4})")
+
+
+def rank_of(title: str) -> str:
+    """Return the name that a process gave itself as a rank, '' where it is none."""
+    return match[0] if (match := _RANK.search(title)) else ""
 
 
 def missing_ranks(titles: list[str], ranks: int) -> list[int]:
