@@ -26,7 +26,7 @@ def main(args: argparse.Namespace) -> int:
     from agent.cli.run import left_by
     from agent.errors import AgentError, Exit
 
-    keys = left_by(args.runs, args.run)
+    keys = left_by(args.runs, args.run, args.ssh_config)
     if not keys:
         named = ", ".join(args.run)
         raise AgentError(f"{named}: left nothing running", "see: agent show RUN", "E_ADOPT_NOTHING", exit=Exit.USAGE)

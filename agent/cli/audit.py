@@ -193,7 +193,7 @@ def compare_hosts(run: RunFolder, ssh_config: Path | None, report: Report) -> li
     if opened.rehearsal:
         return ["hosts were not asked: those of a rehearsal are gone with it"]
     told = []
-    for host, lines in ask_hosts(run, opened, ssh_config or remembered(run), "anchors").items():
+    for host, lines in ask_hosts(run, opened.plan, opened.campaign, ssh_config or remembered(run), "anchors").items():
         if isinstance(lines, HostError):
             told.append(f"{host} was not asked for its heads: {lines.what}")
             continue

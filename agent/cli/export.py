@@ -34,11 +34,12 @@ def add(commands: Any) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
-    from agent.cli.folder import find
+    from agent.cli.folder import find, undone
     from agent.cli.text import safe
 
     run = find(args.runs, args.run)
-    document, said = WRITERS[args.form](run, args.dest)
+    with undone(args.dest):
+        document, said = WRITERS[args.form](run, args.dest)
     if args.json:
         print(json.dumps({"run": run.id, "as": args.form, **document}))
         return 0

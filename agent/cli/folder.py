@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
 RUNS = "runs"
+UNBEGUN = "nothing was recorded, its start was killed: the folder can be taken away"
 
 
 class RunFolder(NamedTuple):
@@ -65,6 +68,26 @@ def all_runs(root: Path) -> list[RunFolder]:
     return [RunFolder(path) for path in sorted(root.iterdir()) if path.is_dir() and RunFolder(path).journal.is_file()]
 
 
+def unrecorded(root: Path) -> dict[str, str]:
+    """Return folders below ``root`` that are named as runs and have no journal, each with what that means."""
+    from agent.journal.anchors import anchors_file, read_anchors
+    from agent.journal.files import RUN_FOLDER
+
+    own, found = anchors_file(), dict[str, str]()
+    for path in sorted(root.iterdir()) if root.is_dir() else ():
+        named = RUN_FOLDER.fullmatch(path.name)
+        if named is None or not path.is_dir() or RunFolder(path).journal.is_file():
+            continue
+        anchors = read_anchors(own) if own.is_file() else []
+        known = max((anchor.seq for anchor in anchors if anchor.campaign.startswith(named[1])), default=0)
+        found[path.name] = (
+            f"its journal is gone, which had {known} entries: put journal.db and journal.db-wal back"
+            if known
+            else UNBEGUN
+        )
+    return found
+
+
 def began(run: RunFolder) -> bool:
     """Whether anything was recorded, as far as can be told; a folder whose start failed at once is no run."""
     from agent.cli.rows import read_row
@@ -108,6 +131,26 @@ def find(root: Path, name: str, wanted: Callable[[RunFolder], bool] = began) -> 
     raise AgentError(
         what, f"known: {known}" if known else "start one with `agent run PLAYBOOK`", "E_RUN", exit=Exit.USAGE
     )
+
+
+@contextlib.contextmanager
+def undone(dest: Path) -> Iterator[None]:
+    """Take away what was made at ``dest`` when making it fails; folders above it that were not there go if empty."""
+    blobs = dest.parent / "blobs" if dest.suffix == ".db" else dest / "blobs"
+    own = [path for path in (dest, blobs) if not path.exists()]
+    above = [path for path in dest.parents if not path.exists()]
+    try:
+        yield
+    except BaseException:
+        for path in own:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            for path in above:
+                path.rmdir()
+        raise
 
 
 def give_order(run: RunFolder, order: dict[str, object]) -> Path:

@@ -107,19 +107,31 @@ def not_behind(journal: Path) -> None:
     """
     from agent.errors import JournalError
     from agent.journal.anchors import anchors_file
-    from agent.journal.verify import behind
+    from agent.journal.verify import OTHER, behind
 
     own = anchors_file()
-    flaws = behind(journal, [own]) if own.is_file() else []
+    flaws = behind(journal, [own] if own.is_file() else [])
     if not flaws:
         return
+    if flaws[0].finding == OTHER:
+        remedy = "put this run's own journal back; that of another belongs into a folder of its own name"
+        raise JournalError(f"{journal}: {flaws[0].found}", remedy, "E_JOURNAL_OTHER", OTHER)
     raise JournalError(
         f"{journal}: {flaws[0].found}, wanted: {flaws[0].wanted}",
         "this is an old copy, or its journal.db-wal is missing: put the newest files back. Where they are lost, begin "
-        "anew with `agent run PLAYBOOK --adopt RUN`, which ends what this run is known to have left",
+        "anew with `agent run PLAYBOOK --adopt RUN`, which asks the hosts for everything that this run left",
         "E_JOURNAL_BEHIND",
         flaws[0].finding,
     )
+
+
+def is_part(journal: Path) -> bool:
+    """Whether entries of a journal are known to be lost: it was salvaged, or this machine's anchors reach further."""
+    from agent.journal.anchors import anchors_file
+    from agent.journal.verify import behind
+
+    own = anchors_file()
+    return salvaged(journal) is not None or bool(behind(journal, [own] if own.is_file() else []))
 
 
 def salvaged(journal: Path) -> str | None:
@@ -157,14 +169,14 @@ def known_to_hosts(run: Any, args: argparse.Namespace, note: str, *, accepted: b
     if opened is None:
         return
     ssh_config = rehearsal.again(run) if opened.rehearsal else args.ssh_config or remembered(run)
-    for host, keys in session.ask_hosts(run, opened, ssh_config, "keys").items():
+    for host, keys in session.ask_hosts(run, opened.plan, opened.campaign, ssh_config, "keys").items():
         if isinstance(keys, HostError):
             raise keys
         if unknown := [key for key in keys if key not in known]:
             raise AgentError(
                 f"{host} has jobs of this campaign that the salvaged journal does not know: {', '.join(unknown)}",
-                "see what they are (runs/KEY in the agent's folder on that host), end what still runs, take these "
-                "folders away, then resume again",
+                f"begin anew with `agent run PLAYBOOK --adopt {run.id}`, which ends what of them still runs; or see "
+                "what they are (runs/KEY in the agent's folder there), end them, take the folders away, resume again",
                 "E_ORPHAN_JOBS",
                 exit=Exit.HELD,
             )

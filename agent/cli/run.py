@@ -66,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
     trust.require(trust.of_playbook(text, plan), plan, str(args.playbook), args.playbook)
     adviser.require(plan)
     campaign = token_hex(16)
-    adopted = left_by(args.runs, args.adopt)
+    adopted = left_by(args.runs, args.adopt, args.ssh_config, plan)
     spec = rehearsal.spec_of(plan, args.lab_fault) if args.lab or args.lab_fault else None
     contained = plan.server.container is not None
     if spec is not None:
@@ -78,13 +78,16 @@ def main(args: argparse.Namespace) -> int:
         secret.resolve(plan)  # before there is a run that would stop for want of one
     secret.campaign_key(campaign)  # what cannot be written is found out before a lab or a run is there
     run = folder.create(args.runs, plan.name, campaign)
-    if spec is not None:
-        ssh_config = rehearsal.begin(run, spec)
-    elif ssh_config is not None:
-        (run.path / "ssh_config.path").write_text(str(ssh_config.absolute()))
-    for sha256, content in files.items():
-        (run.files / sha256).write_bytes(content)
-    journal = Journal.create(place(run.path), campaign, {"agent": session.versions()["agent"], "playbook": plan.name})
+    with folder.undone(run.path):  # a start that fails leaves no folder that looks like a run
+        if ssh_config is not None and spec is None:
+            (run.path / "ssh_config.path").write_text(str(ssh_config.absolute()))
+        for sha256, content in files.items():
+            (run.files / sha256).write_bytes(content)
+        (run.path / "playbook.path").write_text(str(args.playbook.absolute()))
+        told = {"agent": session.versions()["agent"], "playbook": plan.name}
+        journal = Journal.create(place(run.path), campaign, told)
+        if spec is not None:
+            ssh_config = rehearsal.begin(run, spec)
     opened = Opened(
         campaign=campaign,
         plan=plan,
@@ -95,7 +98,6 @@ def main(args: argparse.Namespace) -> int:
         controller=session.controller(),
         rehearsal=rehearsal.describe(spec, contained=contained) if spec is not None else "",
     )
-    (run.path / "playbook.path").write_text(str(args.playbook.absolute()))
     trust.keep(trust.of_plan(plan), run.id)
     display = make_display(args)
     log = open_run_log(run, campaign)
@@ -103,19 +105,52 @@ def main(args: argparse.Namespace) -> int:
     return session.work(work, opened)
 
 
-def left_by(runs: Path, names: list[str]) -> tuple[str, ...]:
-    """Return the keys of servers that earlier runs started and were not seen to end."""
+def left_by(
+    runs: Path, names: list[str], ssh_config: Path | None = None, otherwise: Plan | None = None
+) -> tuple[str, ...]:
+    """Return the keys of what earlier runs started and were not seen to end.
+
+    Where entries of a journal are lost, the hosts are asked for all jobs of that campaign: no record names the rest.
+    ``otherwise``: whose hosts those are where not even the opening is left.
+    """
     from agent.cli.folder import find, holder
     from agent.cli.replay import folded
+    from agent.cli.resume import is_part
     from agent.errors import AgentError
 
     found = [find(runs, name) for name in names]
     for run in found:
         if (pid := holder(run)) is not None:
             what = f"{run.id} is at work (pid {pid}): what it runs is not left"
-            raise AgentError(what, f"end it first: agent stop {run.words}", "E_ADOPT_LIVE")
-    left = [folded(run.journal) for run in found]
-    return tuple(key for campaign in left for key in campaign.keys())  # noqa: SIM118 - a method, not a mapping's
+            raise AgentError(what, f"end it first: agent stop {run.id}", "E_ADOPT_LIVE")
+    keys: dict[str, None] = {}
+    for run in found:
+        campaign = folded(run.journal)
+        keys |= dict.fromkeys(campaign.keys())
+        if is_part(run.journal):
+            plan = campaign.plan if campaign.opened is not None else otherwise
+            keys |= dict.fromkeys(all_of(run, plan, ssh_config))
+    return tuple(keys)
+
+
+def all_of(run: RunFolder, plan: Plan | None, ssh_config: Path | None) -> list[str]:
+    """Return the key of every job that the hosts have of a run; HostError where one does not say."""
+    from agent.cli import session
+    from agent.cli.resume import remembered
+    from agent.errors import AgentError, HostError
+    from agent.journal.store import Journal
+
+    if plan is None:
+        what = f"{run.id}: even its opening entry is lost, so nothing says which hosts it had"
+        raise AgentError(what, f"agent run PLAYBOOK --adopt {run.id}: then the playbook's are asked", "E_ADOPT_HOSTS")
+    with Journal.open_reader(run.journal) as journal:
+        campaign = journal.campaign
+    keys: list[str] = []
+    for said in session.ask_hosts(run, plan, campaign, ssh_config or remembered(run), "keys").values():
+        if isinstance(said, HostError):
+            raise said
+        keys += said
+    return keys
 
 
 def with_earlier(plan: Plan, runs: Path, *, rehearsal: bool) -> Plan:

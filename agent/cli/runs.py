@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
-    from agent.cli.folder import all_runs
+    from agent.cli.folder import UNBEGUN, all_runs, unrecorded
     from agent.cli.rows import read_row
     from agent.cli.text import safe
 
@@ -40,7 +40,13 @@ def main(args: argparse.Namespace) -> int:
 
         for row, run in zip(rows, runs, strict=True):
             row["controller"] = holder(run)
+            if row["condition"] == "empty" and row["controller"] is None:
+                row["means"] = UNBEGUN
             row["resumable"] = row["state"] not in ("done", "failed", "") and row["controller"] is None
+        rows += [
+            {"run": name, "condition": "no journal", "state": "", "entries": 0, "means": means}
+            for name, means in unrecorded(args.runs).items()
+        ]
     if args.json:
         print(json.dumps(rows))
         return 0
@@ -63,7 +69,8 @@ def _list(rows: list[dict[str, Any]], args: argparse.Namespace) -> list[str]:
     width = max(len(row["run"]) for row in rows)
     out = []
     for row in rows:
-        now = f"pid {row['controller']} works on it" if row["controller"] else "resumable" if row["resumable"] else ""
+        now = row.get("means", "resumable" if row.get("resumable") else "")
+        now = f"pid {row['controller']} works on it" if row.get("controller") else now
         lead = _percent(row.get("ratio"))
         line = f"{row['run']:<{width}}  {row['condition']:<20} {lead:>8}"
         if row.get("playbook"):

@@ -20,12 +20,15 @@ def add(commands: Any) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the command; 0 when the source was whole or its valid part was kept."""
+    from agent.cli.folder import undone
     from agent.cli.text import safe
     from agent.journal.anchors import Anchor
     from agent.journal.export import salvage
     from agent.journal.verify import verify
 
-    done = salvage(source_of(args), args.dest)
+    source = source_of(args)
+    with undone(args.dest):
+        done = salvage(source, args.dest)
     report = verify(done.path)
     if args.json:
         document = {"path": str(done.path), "kept": done.kept, "why": done.why, "audit": report.to_json()}

@@ -263,17 +263,17 @@ def reach(plan: Plan, campaign: str, ssh_config: Path | None) -> None:
 
 
 def ask_hosts(
-    run: RunFolder, opened: Opened, ssh_config: Path | None, what: Literal["anchors", "keys"]
+    run: RunFolder, plan: Plan, campaign: str, ssh_config: Path | None, what: Literal["anchors", "keys"]
 ) -> dict[str, list[str] | HostError]:
     """Ask every host of a run for heads of its journal, or for keys of its jobs; by host, what it said or why not."""
-    hosts = open_hosts(opened.plan, opened.campaign, run, ssh_config, rehearsal=True)  # no secret is needed for it
+    hosts = open_hosts(plan, campaign, run, ssh_config, rehearsal=True)  # no secret is needed for it
 
     async def ask() -> dict[str, list[str] | HostError]:
         found: dict[str, list[str] | HostError] = {}
         try:
-            for name in opened.plan.hosts:
+            for name in plan.hosts:
                 try:
-                    found[name] = await hosts.listed(name, what, opened.campaign)
+                    found[name] = await hosts.listed(name, what, campaign)
                 except HostError as error:
                     found[name] = error
         finally:

@@ -97,13 +97,13 @@ def salvage(path: Path, dest: Path) -> Salvaged:
 
     The new genesis has the old campaign, info and hash, so that the chain and anchors of the old one still hold,
     and beside it a sealed note that names the damaged file by its SHA-256. Codes: E_JOURNAL_MISSING,
-    E_JOURNAL_EXISTS, E_JOURNAL_DAMAGED (not even the genesis can be read), E_JOURNAL_IO.
+    E_JOURNAL_EXISTS, E_JOURNAL_BEYOND (not even the genesis can be read), E_JOURNAL_IO.
     """
     path, dest = existing(path), _free(dest)
     try:
         source = schema.connect_reader(path, damaged=True)
     except schema.READ_ERRORS as error:
-        raise damaged(path, error) from error
+        raise _beyond(path, error) from error
     temporary = dest.with_name("salvage.tmp.db")
     try:
         genesis = read_genesis(source, path)
@@ -122,6 +122,8 @@ def salvage(path: Path, dest: Path) -> Salvaged:
         _copy_blobs(path, temporary)
         temporary.rename(dest)
         sync_folder(dest.parent)
+    except JournalError as error:
+        raise _beyond(path, error.what) if error.code in ("E_JOURNAL_DAMAGED", "E_JOURNAL_CHAIN") else error from error
     except (OSError, *schema.READ_ERRORS) as error:
         raise _failed(dest, error) from error
     finally:
@@ -197,6 +199,16 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _beyond(path: Path, error: Exception | str) -> JournalError:
+    return JournalError(
+        f"{path}: nothing of it can be kept: its beginning, which every entry rests on, cannot be read ({error})",
+        "put a copy back (an export, a bundle, a backup; with its -wal file). Without one, begin anew; what the run "
+        "left on its hosts is listed there under runs/ in the agent's folder, and is ended by hand",
+        "E_JOURNAL_BEYOND",
+        10,
+    )
 
 
 def _failed(dest: Path, error: Exception) -> JournalError:

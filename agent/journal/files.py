@@ -10,6 +10,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import socket
 import time
 from pathlib import Path
@@ -20,6 +21,8 @@ from agent.errors import JournalError
 DATABASE = "journal.db"
 POINTER = "journal.path"
 """In a run's folder on a network file system: where on this machine the database lies."""
+RUN_FOLDER = re.compile(r"\d{8}-\d{6}-.+-([0-9a-f]{8})")
+"""How `agent run` names the folder of a run: with the beginning of its campaign's id last."""
 BALLAST_BYTES = 8 * 1024 * 1024
 _MOUNTS = Path("/proc/self/mountinfo")
 _REMOTE = {"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "9p", "virtiofs", "afs", "ceph", "lustre", "gpfs"}

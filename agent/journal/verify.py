@@ -18,9 +18,10 @@ from .anchors import Anchor, read_anchors
 from .blobs import Blobs
 from .chain import COLUMNS, Row, first_break
 from .content import Content, OpenRequest
+from .files import RUN_FOLDER
 from .opening import check_version, existing, read_genesis
 
-DAMAGED, CHAIN, CUT, FORK, BLOB, ILLEGAL, DIFFERS, SECRET, UNSUPPORTED, UNSIGNED, EMPTY = range(10, 21)
+DAMAGED, CHAIN, CUT, FORK, BLOB, ILLEGAL, DIFFERS, SECRET, UNSUPPORTED, UNSIGNED, EMPTY, OTHER = range(10, 22)
 """Numbers of findings. That a replay differs, a secret stands somewhere or a signature does not hold is found by
 others, with the same numbers."""
 FLAWS_MAX = 20
@@ -113,10 +114,19 @@ def behind(path: Path, anchors: list[Path] | tuple[Path, ...]) -> list[Flaw]:
     connection = schema.connect_reader(path)
     try:
         report.campaign = read_genesis(connection, path).campaign.hex()
+        _misplaced(path, report)
         _anchors(connection, anchors, report)
     finally:
         connection.close()
     return report.flaws
+
+
+def _misplaced(path: Path, report: Report) -> None:
+    """Find the journal of another run in a run's folder: its chain may well hold, and it says nothing of that run."""
+    named = RUN_FOLDER.fullmatch(path.parent.name)
+    if named is not None and not report.campaign.startswith(named[1]):
+        found = f"this is the journal of campaign {report.campaign}, in the folder of run {path.parent.name}"
+        report.add(OTHER, 0, found, f"the journal of campaign {named[1]}…")
 
 
 def _verify(connection: sqlite3.Connection, path: Path, blobs: bool, indexes: bool, report: Report) -> None:
@@ -124,6 +134,7 @@ def _verify(connection: sqlite3.Connection, path: Path, blobs: bool, indexes: bo
     # Entries come before the file's own structure: which entry was changed is what people ask first.
     genesis = read_genesis(connection, path)
     report.campaign, report.salvaged = genesis.campaign.hex(), genesis.salvaged
+    _misplaced(path, report)
     content = Content(lambda seq, error: report.add(error.finding, seq, error.what, "a kind that this version knows"))
     try:
         report.seq, report.hash = check_chain(connection, genesis.hash, report, content)

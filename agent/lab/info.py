@@ -79,7 +79,7 @@ def start(spec: LabSpec, folder: Path, timeout_s: float = START_S) -> BoxInfo:
         child.kill()
         child.wait()
         words = errors.read_text(errors="backslashreplace").strip().splitlines()
-        raise RuntimeError(f"the lab did not come up: {words[-1] if words else 'no word from it'} (see {errors})")
+        raise RuntimeError(f"the lab did not come up: {' | '.join(words[-3:]) or 'no word from it'}")
     child.returncode = 0  # it is meant to outlive this object
     return info
 

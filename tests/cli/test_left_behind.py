@@ -68,14 +68,17 @@ def test_who_holds_the_port_is_named_and_can_be_taken_over(tmp_path: Path) -> No
 
 
 def test_an_old_copy_is_not_gone_on_with(tmp_path: Path) -> None:
-    """F25, F26: the anchors of this machine know more than the journal; exit 7, nothing is asked of the host."""
-    tiny = make(tmp_path, sweep="[400]")
+    """F25, F26: the anchors of this machine know more than the journal; exit 7, nothing is asked of the host.
+
+    What the lost entries started is ended all the same once the run is named: its host is asked for all of its jobs.
+    """
+    tiny = leaving(tmp_path)
     killed_in_the_middle(tiny)
     run = tiny.run()
     for name in ("journal.db", "journal.db-wal"):
         shutil.copy(run / name, tmp_path / name)
-    assert tiny.agent("resume", "last", "--plain").returncode == 0
-    effects = tiny.effects()
+    assert tiny.agent("resume", "last", "--plain").returncode == 6
+    effects, (left,) = tiny.effects(), listening(tiny.port)
     for name in ("journal.db", "journal.db-wal"):
         shutil.copy(tmp_path / name, run / name)
     (run / "journal.db-shm").unlink(missing_ok=True)
@@ -86,6 +89,23 @@ def test_an_old_copy_is_not_gone_on_with(tmp_path: Path) -> None:
     assert tiny.effects() == effects
     (run / "journal.db-wal").write_bytes(b"")
     assert tiny.agent("resume", "last", "--plain").returncode == 7, "a lost -wal is no new beginning"
+    held = tiny.agent("run", str(tiny.playbook), "--plain")
+    assert held.returncode == 3, held.stdout
+    assert listening(tiny.port) == [left]
+    taken = tiny.agent("run", str(tiny.playbook), "--plain", "--adopt", run.name)
+    assert taken.returncode == 6, taken.stdout + taken.stderr
+    assert left not in listening(tiny.port)
+    assert tiny.agent("stop", "last", "--plain").returncode == 0
+    assert not listening(tiny.port)
+
+    other = max(tiny.runs.iterdir())
+    for name in ("journal.db-wal", "journal.db-shm"):
+        (run / name).unlink(missing_ok=True)
+    shutil.copy(other / "journal.db", run / "journal.db")
+    audit = json.loads(tiny.agent("audit", run.name, "--json", "--no-replay").stdout)
+    assert audit["finding"] == 21, audit["findings"]
+    refused = tiny.agent("resume", run.name, "--plain")
+    assert (refused.returncode, "E_JOURNAL_OTHER" in refused.stderr) == (7, True)
 
 
 def test_last_is_the_last_that_can_be_meant(tmp_path: Path) -> None:
@@ -100,6 +120,8 @@ def test_last_is_the_last_that_can_be_meant(tmp_path: Path) -> None:
     (second,) = (path.name for path in tiny.runs.iterdir() if path.name != first)
     dead = tiny.runs / "29990101-000000-tiny-ffffffff"
     dead.mkdir()
+    assert f"{dead.name}  no journal" in (said := tiny.agent("runs").stdout)
+    assert "nothing was recorded, its start was killed" in said
     (dead / "journal.db").touch()
     assert second in tiny.agent("status", "last").stdout
     from agent.journal.store import Journal
@@ -109,3 +131,6 @@ def test_last_is_the_last_that_can_be_meant(tmp_path: Path) -> None:
     assert second in tiny.agent("status", "last").stdout
     audit = tiny.agent("audit", dead.name)
     assert (audit.returncode, "nothing was recorded" in audit.stdout) == (7, True)
+    assert "nothing was recorded, its start was killed" in tiny.agent("runs").stdout
+    (tiny.runs / second / "journal.db").unlink()
+    assert "its journal is gone, which had" in tiny.agent("runs").stdout
