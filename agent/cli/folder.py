@@ -134,10 +134,13 @@ def find(root: Path, name: str, wanted: Callable[[RunFolder], bool] = began) -> 
 
 
 @contextlib.contextmanager
-def undone(dest: Path) -> Iterator[None]:
-    """Take away what was made at ``dest`` when making it fails; folders above it that were not there go if empty."""
+def undone(dest: Path, *, made: bool = False) -> Iterator[None]:
+    """Take away what was made at ``dest`` when making it fails; folders above it that were not there go if empty.
+
+    ``made``: it was made just now, and nothing of anybody else's is in it.
+    """
     blobs = dest.parent / "blobs" if dest.suffix == ".db" else dest / "blobs"
-    own = [path for path in (dest, blobs) if not path.exists()]
+    own = [dest] if made else [path for path in (dest, blobs) if not path.exists()]
     above = [path for path in dest.parents if not path.exists()]
     try:
         yield

@@ -78,7 +78,7 @@ def main(args: argparse.Namespace) -> int:
         secret.resolve(plan)  # before there is a run that would stop for want of one
     secret.campaign_key(campaign)  # what cannot be written is found out before a lab or a run is there
     run = folder.create(args.runs, plan.name, campaign)
-    with folder.undone(run.path):  # a start that fails leaves no folder that looks like a run
+    with folder.undone(run.path, made=True):  # a start that fails leaves no folder that looks like a run
         if ssh_config is not None and spec is None:
             (run.path / "ssh_config.path").write_text(str(ssh_config.absolute()))
         for sha256, content in files.items():
