@@ -21,9 +21,9 @@ def add(commands: Any) -> None:
 def main(args: argparse.Namespace) -> int:
     """Resume the held run with the keys of what the others left."""
     from agent.cli.folder import all_runs, find
+    from agent.cli.left import left_by
     from agent.cli.resume import go_on
     from agent.cli.rows import read_row
-    from agent.cli.run import left_by
     from agent.errors import AgentError, Exit
 
     keys = left_by(args.runs, args.run, args.ssh_config)

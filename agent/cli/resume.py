@@ -58,6 +58,7 @@ def go_on(
 
     from agent.cli import rehearsal, session, trust
     from agent.cli.folder import remembered
+    from agent.cli.left import salvaged
     from agent.cli.loading import standing
     from agent.cli.run import make_display, open_run_log
     from agent.core.events import LOGIC, Options, Resumed
@@ -123,24 +124,6 @@ def not_behind(journal: Path) -> None:
         "E_JOURNAL_BEHIND",
         flaws[0].finding,
     )
-
-
-def is_part(journal: Path) -> bool:
-    """Whether entries of a journal are known to be lost: it was salvaged, or this machine's anchors reach further."""
-    from agent.journal.anchors import anchors_file
-    from agent.journal.verify import behind
-
-    own = anchors_file()
-    return salvaged(journal) is not None or bool(behind(journal, [own] if own.is_file() else []))
-
-
-def salvaged(journal: Path) -> str | None:
-    """Return what a salvage left out of the journal, None when it is none of those."""
-    from agent.journal.store import Journal
-
-    with Journal.open_reader(journal) as reader:
-        note = reader.salvaged
-    return f"only the first {note.get('kept')} entries of a damaged journal ({note.get('why')})" if note else None
 
 
 def known_to_hosts(run: Any, args: argparse.Namespace, note: str, *, accepted: bool) -> None:

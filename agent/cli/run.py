@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
     from secrets import token_hex
 
-    from agent.cli import adviser, folder, rehearsal, secret, session, trust
+    from agent.cli import adviser, folder, left, rehearsal, secret, session, trust
     from agent.cli.loading import load, with_addresses
     from agent.core.events import Opened, Options
     from agent.core.values import Output
@@ -66,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
     trust.require(trust.of_playbook(text, plan), plan, str(args.playbook), args.playbook)
     adviser.require(plan)
     campaign = token_hex(16)
-    adopted = left_by(args.runs, args.adopt, args.ssh_config, plan)
+    adopted = left.left_by(args.runs, args.adopt, args.ssh_config, plan)
     spec = rehearsal.spec_of(plan, args.lab_fault) if args.lab or args.lab_fault else None
     contained = plan.server.container is not None
     if spec is not None:
@@ -103,54 +103,6 @@ def main(args: argparse.Namespace) -> int:
     log = open_run_log(run, campaign)
     work = session.Session(run, journal, plan, campaign, display, ssh_config, log=log, rehearsal=spec is not None)
     return session.work(work, opened)
-
-
-def left_by(
-    runs: Path, names: list[str], ssh_config: Path | None = None, otherwise: Plan | None = None
-) -> tuple[str, ...]:
-    """Return the keys of what earlier runs started and were not seen to end.
-
-    Where entries of a journal are lost, the hosts are asked for all jobs of that campaign: no record names the rest.
-    ``otherwise``: whose hosts those are where not even the opening is left.
-    """
-    from agent.cli.folder import find, holder
-    from agent.cli.replay import folded
-    from agent.cli.resume import is_part
-    from agent.errors import AgentError
-
-    found = [find(runs, name) for name in names]
-    for run in found:
-        if (pid := holder(run)) is not None:
-            what = f"{run.id} is at work (pid {pid}): what it runs is not left"
-            raise AgentError(what, f"end it first: agent stop {run.id}", "E_ADOPT_LIVE")
-    keys: dict[str, None] = {}
-    for run in found:
-        campaign = folded(run.journal)
-        keys |= dict.fromkeys(campaign.keys())
-        if is_part(run.journal):
-            plan = campaign.plan if campaign.opened is not None else otherwise
-            keys |= dict.fromkeys(all_of(run, plan, ssh_config))
-    return tuple(keys)
-
-
-def all_of(run: RunFolder, plan: Plan | None, ssh_config: Path | None) -> list[str]:
-    """Return the key of every job that the hosts have of a run; HostError where one does not say."""
-    from agent.cli import session
-    from agent.cli.resume import remembered
-    from agent.errors import AgentError, HostError
-    from agent.journal.store import Journal
-
-    if plan is None:
-        what = f"{run.id}: even its opening entry is lost, so nothing says which hosts it had"
-        raise AgentError(what, f"agent run PLAYBOOK --adopt {run.id}: then the playbook's are asked", "E_ADOPT_HOSTS")
-    with Journal.open_reader(run.journal) as journal:
-        campaign = journal.campaign
-    keys: list[str] = []
-    for said in session.ask_hosts(run, plan, campaign, ssh_config or remembered(run), "keys").values():
-        if isinstance(said, HostError):
-            raise said
-        keys += said
-    return keys
 
 
 def with_earlier(plan: Plan, runs: Path, *, rehearsal: bool) -> Plan:
