@@ -1,6 +1,4 @@
-"""What earlier runs left on hosts, by the keys of their jobs: as their journals tell, and where those are only a part, as
-the hosts do.
-"""
+"""What earlier runs left on hosts, by the keys of their jobs: as journals tell; where those are a part, as hosts do."""
 
 from __future__ import annotations
 
