@@ -26,7 +26,7 @@ def left_by(
     for run in found:
         if (pid := holder(run)) is not None:
             what = f"{run.id} is at work (pid {pid}): what it runs is not left"
-            raise AgentError(what, f"end it first: agent stop {run.id}", "E_ADOPT_LIVE")
+            raise AgentError(what, f"end it first: agent stop {run.words}", "E_ADOPT_LIVE")
     keys: dict[str, None] = {}
     for run in found:
         campaign = folded(run.journal)
