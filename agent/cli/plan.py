@@ -81,6 +81,7 @@ def summary(plan: Plan, cost: Forecast, start_s: float) -> dict[str, Any]:
             "least": cost.least,
             "most": cost.most,
             "bound": cost.bound,
+            "warm": cost.warm,
             "base": cost.base,
             "again": cost.again,
             "confirm": cost.confirm,
@@ -213,7 +214,8 @@ def _container(plan: Plan) -> list[str]:
 def _order(document: dict[str, Any]) -> list[str]:
     """Say in which order launches come, and how many each part takes."""
     launches, confirm = document["launches"], document["launches"]["confirm"]
-    rows = [("1", "baseline")]
+    rows = [(str(launches["warm"]), "baseline, to warm caches: discarded")] if launches["warm"] else []
+    rows.append(("1", "baseline"))
     if launches["base"]:
         rows.append(("1", "base"))
     for stage in document["stages"]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from ..errors import PlaybookError, Problem
 from .bisect import launches
 from .hypotheses import rank, trial_of, wording
-from .plan import Plan, Stage, Trial
+from .plan import LOADS, Plan, Stage, Trial
 from .proof import Caution, Proof, cautions, prove
 from .search import AGAIN_MAX
 from .statistics import LAUNCHES_MIN
@@ -48,6 +48,8 @@ class Forecast(Value):
     """No run starts more servers than this, whatever fails; the one that is left running at the end included."""
     trials: tuple[Trial, ...]
     """Baseline, base and the points of the first stage, as far as they do not depend on what is measured."""
+    warm: int = 0
+    """Launches before the baseline that are discarded."""
     capped: bool = False
     """The budget allows fewer launches than the search could use."""
     confirm_most: int = 0
@@ -96,6 +98,7 @@ def forecast(plan: Plan, evaluate: Evaluate) -> Forecast:
     search = plan.search
     baseline = resolve_trial(plan, "baseline", "baseline", "", {}, {}, {}, evaluate)
     base = resolve_trial(plan, "base", "base", "", {}, search.flags, search.env, evaluate)
+    warm = [baseline.model_copy(update={"id": "warm", "role": "warm"})] if search.warm else []
     trials, seen = [baseline], {baseline.identity()}
     asked = bool(search.stages[0].when) if search.stages else bool(search.flags or search.env)
     launched = asked and base.identity() not in seen
@@ -116,12 +119,12 @@ def forecast(plan: Plan, evaluate: Evaluate) -> Forecast:
         if number == 0:
             trials.extend(_certain(stage, candidates, base, seen))
     # Sides that differ in the load alone share the launch of a pair: that is sure where nothing else is searched.
-    shared = bool(search.stages) and not any(stage.launches() for stage in search.stages)
+    shared = bool(search.stages) and all(axis.target in LOADS for stage in search.stages for axis in stage.axes)
     sides = 1 if shared and not (search.flags or search.env) and not plan.goal.pareto else plan.sides
     confirm, farthest = sides * search.confirm_launches, sides * (search.confirm_most or search.confirm_launches)
-    explored = 1 + launched + sum(stage.most for stage in stages)
-    again = AGAIN_MAX if search.confirm_most and explored > 2 else 0
-    least = 1 + launched + sum(stage.least for stage in stages)
+    explored = search.warm + 1 + launched + sum(stage.most for stage in stages)
+    again = AGAIN_MAX if search.confirm_most and explored > 2 + search.warm else 0
+    least = search.warm + 1 + launched + sum(stage.least for stage in stages)
     most = explored + (again + farthest if stages or launched else 0)
     limit = plan.budget.launches
     capped = limit is not None and limit < most
@@ -137,8 +140,9 @@ def forecast(plan: Plan, evaluate: Evaluate) -> Forecast:
         stages=tuple(stages),
         confirm=confirm,
         bound=bound + (plan.finally_ != "stop"),
-        trials=tuple(trials),
+        trials=(*warm, *trials),
         capped=capped,
+        warm=search.warm,
         confirm_most=farthest,
         again=again,
         proof=proof,
@@ -183,7 +187,7 @@ def _bound(plan: Plan, counts: Sequence[int], has_base: bool) -> int:
     tries = 1 + sum(cure.attempts for cure in plan.on_fail.values())
     # A stage with a condition measures its base where nothing before it was valid.
     bases = has_base and (not search.stages or any(stage.when for stage in search.stages))
-    explored = 1 + tries * bases
+    explored = search.warm + 1 + tries * bases
     for stage, count in zip(search.stages, counts, strict=True):
         rounds = halving_launches(count) - count if stage.strategy == "halving" else 0
         explored += tries * count + rounds

@@ -230,10 +230,6 @@ class Stage(Value):
         """Whether points of it differ in the load, so that several may be measured on one launch."""
         return any(axis.target in LOADS for axis in self.axes)
 
-    def launches(self) -> bool:
-        """Whether points of it differ in what is launched."""
-        return any(axis.target not in LOADS for axis in self.axes)
-
 
 class Noise(Value):
     """What is assumed of the noise before it is measured: relative standard deviations, as fractions."""
@@ -256,6 +252,8 @@ class Search(Value):
     """Further pairs up to so many, at fixed looks, while nothing is settled; None = the number above, no more."""
     noise: Noise | None = None
     """What is assumed before it is measured; None = a steady server, until its repeats say otherwise."""
+    warm: int = 0
+    """Launches of the baseline before anything counts: they fill caches, and no number of theirs is used."""
     reuse: Literal["none", "runs"] = "none"
     """Whether earlier runs on equal inputs say what is launched first."""
     hints: dict[str, float] = {}
@@ -310,7 +308,7 @@ class Trial(Value):
     """One configuration on trial: the server's flags and environment in full, and why it is there."""
 
     id: str
-    role: Literal["baseline", "base", "candidate", "confirm", "final", "hypothesis"]
+    role: Literal["warm", "baseline", "base", "candidate", "confirm", "final", "hypothesis"]
     stage: str = ""
     point: dict[str, Scalar | None] = {}
     """The coordinates that the search chose, by ``flags.NAME``, ``env.NAME``, ``benchmark.NAME``, ``request.NAME``."""
@@ -347,6 +345,8 @@ class Trial(Value):
     def label(self) -> str:
         """Say the trial in a few words."""
         if not self.point and not (self.files and self.role == "hypothesis"):
+            if self.role == "warm":
+                return "baseline, to warm caches: discarded"
             return self.role if not self.of else f"{self.of} ({self.role})"
         words = [] if self.role != "hypothesis" else [place(change) for change in self.files]
         for key, value in self.point.items():

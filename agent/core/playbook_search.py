@@ -111,6 +111,8 @@ class Search(Part):
     """Stages in order."""
     confirm: Confirm = Confirm()
     """Confirmation of the winner."""
+    warm_launch: Annotated[StrictInt, Field(ge=0, le=3)] = 0
+    """Launches of the baseline before anything counts, where the first fills caches (compiled kernels, page cache)."""
     reuse: Literal["none", "runs"] = "none"
     """`runs`: what earlier runs on equal inputs found says what is launched first. No number of theirs counts."""
     noise: Noise | None = None

@@ -68,6 +68,7 @@ def resolve_search(playbook: Playbook, findings: Findings) -> plan.Search:
         stages=tuple(stage for stage in stages if stage is not None),
         confirm_launches=search.confirm.launches if search else 2,
         confirm_most=_most(search, findings) if search else None,
+        warm=search.warm_launch if search else 0,
         reuse=search.reuse if search else "none",
         noise=plan.Noise(launches=search.noise.launches, repeats=search.noise.repeats)
         if search and search.noise

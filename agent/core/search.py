@@ -72,7 +72,7 @@ def propose(
     no score yet is repeated, so asking again does no harm.
     """
     for record in history:
-        if record.score is None and record.trial.role in EXPLORING:
+        if record.score is None and record.trial.role in (*EXPLORING, "warm"):
             return Measure(record.trial, "it was proposed and has no score yet")
     walk = _Walk(plan, history, evaluate, rejects, len(history) if launches is None else launches, elapsed_s, running)
     walk.advice = advice or {}
@@ -140,6 +140,9 @@ class _Walk:
         """Walk baseline, stages and confirmation up to the first step that has not been taken."""
         plan = self.plan
         trial = resolve_trial(plan, "baseline", "baseline", "", {}, {}, {}, self.evaluate)
+        if sum(record.trial.role == "warm" for record in self.history) < plan.search.warm:
+            own = trial.model_copy(update={"id": self.unique("warm"), "role": "warm"})
+            return Measure(own, "caches may be cold: no number of this launch counts")
         baseline = self.known.record(trial.identity())
         if baseline is None or baseline.score is None:
             return Measure(trial, "every comparison needs the baseline")
@@ -295,11 +298,8 @@ class _Walk:
             known = [self.known.logs(trial.identity()) for trial in trials]
             return next_halving([None if merit == INVALID else own for own, merit in zip(known, merits, strict=True)])
         if stage.strategy != "unimodal":
-            up = [
-                merit if trial.launch_digest() == self.purse.running else INVALID
-                for trial, merit in zip(trials, merits, strict=True)
-            ]
-            free = next_in_order(up)
+            served = [trial.launch_digest() == self.purse.running for trial in trials]
+            free = next_in_order([merit if up else INVALID for up, merit in zip(served, merits, strict=True)])
             return next_in_order(merits) if free is None else free
         promised = max(range(len(trials)), key=lambda index: self.hint(trials[index]), default=None)
         if promised is not None and merits[promised] is None and self.hint(trials[promised]) > 0:

@@ -23,7 +23,7 @@ EXPLORING = frozenset({"baseline", "base", "candidate"})
 def resolve_trial(
     plan: Plan,
     id: str,  # noqa: A002 - the name of the field
-    role: Literal["baseline", "base", "candidate", "confirm", "final", "hypothesis"],
+    role: Literal["warm", "baseline", "base", "candidate", "confirm", "final", "hypothesis"],
     stage: str,
     point: Point,
     base_flags: Mapping[str, FlagValue],

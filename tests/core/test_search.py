@@ -10,9 +10,10 @@ from dataclasses import replace
 import pytest
 
 from agent.core.explored import Explored
+from agent.core.forecast import forecast
 from agent.core.plan import Axis, Budget, Cure, Expr, Goal, Noise, Search, Server, Stage, Trial
 from agent.core.search import Score
-from tests.support.searching import DRAFT, STEPS, Bench, knob, plan, surface
+from tests.support.searching import DRAFT, STEPS, Bench, evaluate, knob, plan, surface
 
 
 def test_seed_campaign_step_by_step():
@@ -397,3 +398,19 @@ def test_a_spent_budget_of_launches_stops_no_point_that_costs_none():
     assert bench.run().reason == "no candidate beats the baseline in exploration"
     assert len(bench.history) == 4
     assert bench.launches == 1
+
+
+def test_a_warm_launch_counts_for_nothing():
+    """The baseline is launched once before, whatever it comes to; nothing rests on it, and the plan counts it."""
+    search = plan(knob(1, 2), flags={}, confirm=2)
+    search = search.model_copy(update={"search": search.search.model_copy(update={"warm": 1})})
+    cold = Bench(search, lambda trial: None if trial.role == "warm" else 90.0 + (trial.flags.get("x") or 0))
+    assert cold.run().reason == "confirmed"
+    assert cold.ids[:3] == ["warm", "baseline", "knob-1"]
+    found = forecast(search, evaluate)
+    assert (found.warm, found.least, found.most) == (1, 4, 8)
+    assert [trial.id for trial in found.trials][:2] == ["warm", "baseline"]
+    slow = Bench(search, lambda trial: 30.0 if trial.role == "warm" else 90.0 + (trial.flags.get("x") or 0))
+    end = slow.run()
+    assert end.comparison is not None
+    assert end.comparison.estimate == pytest.approx(92 / 90, rel=1e-3)

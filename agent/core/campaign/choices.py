@@ -39,6 +39,10 @@ EXITS = {
 }
 
 
+COLD_S = 10.0
+"""A start that is longer than later ones by less than this says nothing of caches."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """What a state that decides has to say before it is left, and how it is left."""
@@ -244,6 +248,7 @@ def score(campaign: Campaign, record: Record) -> Scored:
         kernels={name: rounded(share) for name, share in profile.kernels.items()} if profile else {},
         busy=rounded(profile.busy) if profile and profile.busy is not None else None,
         unprofiled=profile.why if profile and not profile.shares else "",
+        because="discarded: it was launched to warm caches" if record.trial.role == "warm" else "",
         effective=effective,
         configuration=configuration,
     )
@@ -277,9 +282,28 @@ def _noise(step: Finished) -> list[str]:
     return found
 
 
+def _cold(campaign: Campaign) -> list[str]:
+    """Say that the first launch of a configuration that counts took far longer to be up than its later ones."""
+    starts: dict[str, list[tuple[str, float]]] = {}
+    seen: set[str] = set()
+    for record in campaign.history:
+        launch = campaign.launches.get(record.launch)
+        if launch is not None and launch.health_s and launch.id not in seen:
+            seen.add(launch.id)
+            starts.setdefault(record.trial.launch_digest(), []).append((record.trial.role, launch.health_s))
+    for rows in starts.values():
+        (role, first), later = rows[0], sorted(seconds for _, seconds in rows[1:])
+        if later and role != "warm" and first - later[len(later) // 2] > max(COLD_S, 0.5 * later[len(later) // 2]):
+            usual = later[len(later) // 2]
+            words = f"the first launch of a {role} was up after {first:.0f} s, later ones of it after {usual:.0f} s"
+            return [f"{words}: caches were cold, `search: {{warm_launch: 1}}` discards such a launch"]
+    return []
+
+
 def _concluded(campaign: Campaign, step: Finished) -> Concluded:
     goal, comparison = campaign.plan.goal, step.comparison
-    because = "; ".join(part for part in (step.reason, step.because, *step.notes, *_noise(step)) if part)
+    parts = (step.reason, step.because, *step.notes, *_noise(step), *_cold(campaign))
+    because = "; ".join(part for part in parts if part)
     common: dict[str, Any] = {
         "metric": goal.metric,
         "winner": step.winner,

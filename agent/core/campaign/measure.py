@@ -97,7 +97,7 @@ def _measured(context: Context) -> Step:
 def _questions(context: Context) -> Step:
     """Ask what the answers are compared by, once a launch; done where nothing is to be asked."""
     plan, server = context.evidence.plan, context.evidence.server
-    if plan.accuracy is None or context.launch.answers.get(context.trial.asked()):
+    if plan.accuracy is None or context.trial.role == "warm" or context.launch.answers.get(context.trial.asked()):
         return Step(done=True)
     reference = context.trial.role == "baseline"
     argv, files = accuracy_command(plan.accuracy, server, reference=reference, request=context.trial.request)
