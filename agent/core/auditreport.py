@@ -20,6 +20,13 @@ from .report import summary
 
 PART_MAX = 20_000
 """Characters of one part of gathered evidence that a report shows; the journal has all of it."""
+ALLOWED = {
+    "yes": "--yes: what the playbook names is confirmed without asking",
+    "rebase": "--rebase: go on although the playbook or the host changed since the run began",
+    "take_over": "--take-over: the host's lease is taken from the controller that holds this epoch",
+    "revert": "revert: everything that this run changed on hosts goes back",
+}
+"""What an option of the command line allows, for somebody who was not there."""
 TITLE_MAX = 200
 """Characters of a command line that a report shows."""
 
@@ -85,7 +92,7 @@ class Trail:
         )
         allowed = {name: value for name, value in options.items() if value not in (False, None, (), [], "")}
         for name, value in allowed.items():
-            what = f"option {name}" if value is True else f"option {name} = {value}"
+            what = ALLOWED.get(name, f"option {name}") + ("" if value is True else f" = {value}")
             self.overrides.append({"seq": entry.seq, "what": what, "by": event.controller})
         if event.plan is not None:
             for state in event.plan.states:
