@@ -66,13 +66,18 @@ ag_log() { # [end]: reads the next piece of the log and prints the lines that ma
   read -r n <"$w/count"; off=$((off+n)); [ "$n" -gt 0 ]
 }
 ag_counted() { if [ -f "$d/box" ] && [ -z "$box" ]; then :; else ag_members; fi; } # who carries a log is no worker
+ag_unwatch() { # who asks for health may still write: it is ended first, and what it wrote meanwhile goes as well
+  [ -z "$poller" ] || kill "$poller" 2>/dev/null
+  rm -rf "$w" 2>/dev/null || { sleep 0.1; rm -rf "$w"; }
+}
 ag_watch() { # KEY EPOCH URL INTERVAL OFFSET [once]: on standard input, in base64, one pattern a line
   ag_base && ag_key "$1" || return
   keep=$2 url=$3 every=$4 off=$5 once=${6-}
-  w=$(mktemp -d "/dev/shm/agent.XXXXXX" 2>/dev/null || mktemp -d "$d/w.XXXXXX") || { echo "ERR space"; return 74; }
-  trap 'rm -rf "$w"; exit 143' TERM; trap 'rm -rf "$w"' EXIT
+  # Its name is known before it is there: whenever this shell is ended, it goes too.
+  w=/dev/shm/agent.$ag_nonce poller=''; trap 'ag_unwatch; exit 143' TERM; trap ag_unwatch EXIT
+  mkdir "$w" 2>/dev/null || { w=$d/w.$ag_nonce; mkdir "$w" 2>/dev/null; } || { echo "ERR space"; return 74; }
   base64 -d >"$w/patterns" 2>/dev/null; exec </dev/null
-  health='' workers='' state='' tick=0 next=0 count=0 poller=''
+  health='' workers='' state='' tick=0 next=0 count=0
   while :; do
     s=''
     if [ ! -f "$d/exit" ] && ag_sup && ! ag_gone "$sp" && [ "$T" = "$ss" ]; then s="LIVE $sp $ss $su"; else s=$(ag_state); fi
@@ -104,7 +109,7 @@ ag_watch() { # KEY EPOCH URL INTERVAL OFFSET [once]: on standard input, in base6
   echo "state $s"
 }
 ag_doctor() { # what the host lacks, one "missing TOOL" a line; then how it will be used
-  for t in flock setsid sha256sum base64 timeout awk grep sed head tail tr cut stat df find sort mktemp cat mv rm mkdir id sync; do
+  for t in flock setsid sha256sum base64 timeout awk grep sed head tail tr cut stat df find sort cat mv rm mkdir id sync; do
     command -v $t >/dev/null || echo "missing $t"
   done
   [ -r /proc/self/stat ] && [ -r /proc/uptime ] || echo "missing /proc"

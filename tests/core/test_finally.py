@@ -1,0 +1,51 @@
+"""What is left running at the end, whatever the end was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agent.core.campaign.choices import choose_finally
+from agent.core.campaign.keep import REPLACED
+from agent.core.campaign.state import Campaign
+from agent.core.events import Concluded, Moved
+from tests.core.test_engine import opened
+
+ENDS = {
+    "success": {"word": "goal met", "winner": "m-4", "exit": 0},
+    "no gain": {"word": "not improved", "exit": 1},
+    "failure": {"word": "invalid", "exit": 6},
+    "budget used up": {"word": "not conclusive", "exit": 5},
+}
+
+
+def at_the_end(end: str, mode: str, **known: Any) -> Campaign:
+    """Return a campaign that has come to its last choice."""
+    concluded = Concluded(metric="output_tok_s", baseline="baseline", because="x", **ENDS[end])
+    return Campaign(opened=opened(finally_=mode), concluded=concluded, **known)
+
+
+@pytest.mark.parametrize("stopping", [False, True])
+@pytest.mark.parametrize("end", ENDS)
+def test_the_replaced_command_comes_back(end: str, stopping: bool) -> None:
+    """On success, failure, an exhausted budget, and on the operator's stop; once, and then everything of ours stops."""
+    campaign = at_the_end(end, "restore", kept="job", stopping=stopping)
+    choice = choose_finally(campaign)
+    assert choice.outcome == "launch"
+    assert choice.proposal is not None
+    assert (choice.proposal.trial.role, choice.proposal.trial.of) == ("final", REPLACED)
+    way = Moved(
+        lane="main", source="finally", outcome="launch", state="kill", trial="restored", launch="l9", because=""
+    )
+    campaign.moves.append(way)
+    again = choose_finally(campaign)
+    assert (again.outcome, again.proposal) == ("stop", None), "it did not come up: it is not tried for ever"
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(("mode", "kept"), [("restore", ""), ("stop", "job"), ("winner", "job")])
+def test_else_nothing_of_ours_is_left(end: str, mode: str, kept: str) -> None:
+    """Nothing was kept to be restored, it was not asked for, or no valid configuration is known that could stay."""
+    choice = choose_finally(at_the_end(end, mode, kept=kept))
+    assert (choice.outcome, choice.proposal) == ("stop", None)
