@@ -58,6 +58,8 @@ def summary(plan: Plan, cost: Forecast, start_s: float) -> dict[str, Any]:
     from agent.core.servers import kind_of
 
     kind, one = kind_of(plan.server.kind), cycle_s(plan, start_s)
+    # Points of the load that share a launch cost their benchmark; those of a stage that may be skipped are not counted.
+    shared = sum(max(0, stage.points - stage.most) for stage in cost.stages if stage.loads and not stage.when)
     return {
         "playbook": plan.name,
         "aim": plan.aim,
@@ -90,7 +92,11 @@ def summary(plan: Plan, cost: Forecast, start_s: float) -> dict[str, Any]:
         },
         "proof": cost.proof.model_dump(mode="json") if cost.proof else None,
         "warnings": [warning.model_dump(mode="json") for warning in cost.warnings],
-        "time_s": {"least": cost.least * one, "most": cost.most * one, "assumed_start_s": start_s},
+        "time_s": {
+            "least": cost.least * one + shared * (one - start_s),
+            "most": cost.most * one + shared * (one - start_s),
+            "assumed_start_s": start_s,
+        },
         "budget": plan.budget.model_dump(mode="json"),
         "replaces": plan.server.replaces.model_dump(mode="json") if plan.server.replaces else None,
         "secrets": sorted(plan.secrets),

@@ -60,6 +60,8 @@ def test_points_of_the_load_share_a_launch(tmp_path: Path) -> None:
     counted = json.loads(planned.stdout)
     assert [stage["least"] for stage in counted["stages"]] == [0, 0], planned.stdout
     assert (counted["launches"]["least"], counted["stages"][0]["most"]) == (1, 0)
+    took_s = counted["time_s"]["least"] - counted["time_s"]["assumed_start_s"]
+    assert took_s == pytest.approx(5 * (3 * 16 / 50 + 3)), "one start, and five benchmarks"
     done = agent("run", str(playbook), "--plain")
     found = json.loads(agent("show", "last", "--json").stdout)
     assert len(found["launches"]) == 1, done.stdout + done.stderr
