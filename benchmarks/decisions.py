@@ -191,7 +191,7 @@ def agent(strategy: str = "unimodal", budget: int | None = None, most: int | Non
     """Return this project's decisions."""
 
     def decide(host: Host, points: Sequence[Point], seed: int) -> Outcome:
-        plan = plan_of(tuple(points), strategy, budget, most)
+        plan = plan_of(tuple(points), strategy, budget, most, seed if strategy == "optuna" else 0)
         history: list[Record] = []
         advice: dict[str, list[tuple[int, ...] | None]] = {}
         while not isinstance(step := propose(plan, history, EVALUATE, advice=advice), Finished):
