@@ -21,6 +21,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from agent.core.actions import Acquire, Job, Start
 from agent.core.observations import Completed, Refused
 from tests.hosts.cutter import cutter
@@ -240,6 +242,8 @@ def main() -> int:
         try:
             rows = MATRIX[name](folder, options.scale)
             shutil.rmtree(folder, ignore_errors=True)
+        except pytest.skip.Exception as lacking:  # what was not run has shown nothing
+            rows, broken = [(name, f"NOT RUN: {lacking}")], True
         except Exception:
             traceback.print_exc()
             rows, broken = [(name, f"BROKEN; see {folder}")], True
