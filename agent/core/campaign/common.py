@@ -23,7 +23,11 @@ from .state import Campaign
 STARTING_S = 30.0
 """How long a host may say STARTING before the start counts as unknown."""
 TRIES = 3
-"""How often a request without effect is made anew when its answer was lost."""
+"""How often a request without effect is made anew at once when its answer was lost."""
+LINK_AWAY_S = 300.0
+"""For so long it is asked again after that, with growing pauses: a laptop changes its network, and a launch that took a
+quarter of an hour is still there when it comes back. A state's own time limit ends this sooner."""
+PATIENCE_S_MAX = 20.0
 
 
 @dataclass
@@ -83,15 +87,45 @@ def known(answer: Answer | None) -> bool:
 
 
 def sure(context: Context, role: str, action: Action) -> Step:
-    """Ask until an answer tells something, a few times at most; then go on without."""
+    """Ask until an answer tells something, for as long as a link may be away; then go on without."""
     answer = context.last(role)
     if answer is None:
         return Step(ask=[(role, action)])
     if answer.outcome is None:
         return Step()
-    if isinstance(answer.outcome, (Lost, TimedOut)) and len(context.visit.of(role)) < TRIES:
-        return Step(ask=[(role, action)])
-    return Step(done=True)
+    return ask_again(context, context.visit.of(role), (role, action))
+
+
+def ask_again(context: Context, answers: list[Answer], ask: tuple[str, Action]) -> Step:
+    """Ask again when the newest of these answers was lost: at once at first, then after pauses; else done."""
+    lost = _lost_last(answers)
+    if not lost or given_up(context, answers):
+        return Step(done=True)
+    if len(lost) < TRIES:
+        return Step(ask=[ask])
+    pause = context.last("patience")
+    if pause is not None and pause.outcome is None:
+        return Step()
+    if pause is None or pause.asked_s < (lost[-1].closed_s or 0.0):
+        wait_s = min(PATIENCE_S_MAX, 2.0 ** (len(lost) - TRIES))
+        return Step(ask=[("patience", Wait(until_s=round(context.evidence.now + wait_s, 3)))])
+    return Step(ask=[ask])
+
+
+def given_up(context: Context, answers: list[Answer]) -> bool:
+    """Whether these were lost so often and for so long that nobody asks again."""
+    lost = _lost_last(answers)
+    return len(lost) >= TRIES and context.evidence.now - (lost[0].closed_s or 0.0) >= LINK_AWAY_S
+
+
+def _lost_last(answers: list[Answer]) -> list[Answer]:
+    """Return the answers at the end that were lost, one after another."""
+    count = 0
+    for answer in reversed(answers):
+        if not isinstance(answer.outcome, (Lost, TimedOut)):
+            break
+        count += 1
+    return answers[len(answers) - count :]
 
 
 def merge(*steps: Step) -> Step:
@@ -192,10 +226,14 @@ def recover_start(context: Context, role: str, answer: Answer) -> Step:
     assert isinstance(answer.action, Start)
     host, word = context.evidence.server.host, f"{role}-status"
     asked = [status for status in context.visit.of(word) if _of(status) == answer.request]
-    if not asked or (asked[-1].outcome is not None and not known(asked[-1]) and len(asked) < TRIES):
-        return Step(ask=[(word, Status(host=host, key=answer.action.key, of=answer.request))])
+    status = (word, Status(host=host, key=answer.action.key, of=answer.request))
+    if not asked:
+        return Step(ask=[status])
     if asked[-1].outcome is None:
         return Step()
+    step = ask_again(context, asked, status)
+    if not step.done:
+        return step
     text = asked[-1].text()
     match reattach("intent", word_of(read_job_state(text) if text is not None else None)):
         case "start" if _asked_under(context, answer.action.key) < TRIES:
@@ -205,7 +243,7 @@ def recover_start(context: Context, role: str, answer: Answer) -> Step:
                 return Step()
             if pause is None or pause.asked_s < asked[-1].asked_s:
                 return Step(ask=again(context))
-            return Step(ask=[(word, Status(host=host, key=answer.action.key, of=answer.request))])
+            return Step(ask=[status])
         case _:
             verdict = unknown(f"the host says: {text or 'nothing'}", "the state of this start", Finding.LOST)
             return Step(done=True, verdict=verdict)
@@ -241,11 +279,13 @@ def run_job(context: Context, role: str, job: Job, timeout_s: float, finished: i
         return recover_start(context, f"{role}-start", start)
     if isinstance(start.outcome, Refused):
         return Step(done=True, verdict=unknown(f"the host refused: {start.outcome.text.strip()}", "a started job"))
-    if len([answer for answer in ends if known(answer)]) <= finished and len(ends) <= finished:
-        return Step(ask=[(role, Follow(host=host, key=start.action.key, timeout_s=timeout_s))])
-    end = ends[-1]
-    if end.outcome is None:
+    follow = (role, Follow(host=host, key=start.action.key, timeout_s=timeout_s))
+    # By key: of the job before this one an answer may have been lost as well, so places do not tell whose end it is.
+    own = [end for end in ends if isinstance(end.action, Follow) and end.action.key == start.action.key]
+    if not own:
+        return Step(ask=[follow])
+    if own[-1].outcome is None:
         return Step()
-    if isinstance(end.outcome, Lost) and len(ends) < finished + TRIES:
-        return Step(ask=[(role, Follow(host=host, key=start.action.key, timeout_s=timeout_s))])
+    if isinstance(own[-1].outcome, Lost):
+        return ask_again(context, own, follow)
     return Step(done=True)

@@ -14,7 +14,7 @@ from ..probes import sockets as socks
 from ..probes.containers import Container as Running
 from ..probes.containers import read_containers
 from ..values import Finding, Verdict, digest
-from .common import TRIES, Context, Step, again, known, look_action, owned_action, poll
+from .common import LINK_AWAY_S, TRIES, Context, Step, again, known, look_action, owned_action, poll
 from .keep import keep
 from .lease import refused
 
@@ -128,7 +128,9 @@ def _halted(context: Context) -> list[str]:
 def _lost(context: Context, saw: str) -> Step:
     """Ask again for a list of processes that did not come back, so often; without one nothing is ended."""
     verdict = unknown(saw, "a list", Finding.LOST)
-    more = len(context.visit.of("pause")) < TRIES
+    pauses = context.visit.of("pause")
+    away = any(answer is not None and not known(answer) for answer in (context.last("owned"), context.last("probe")))
+    more = len(pauses) < TRIES or (away and context.evidence.now - pauses[0].asked_s < LINK_AWAY_S)
     return Step(ask=again(context), verdict=verdict) if more else Step(done=True, verdict=verdict)
 
 

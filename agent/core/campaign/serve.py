@@ -10,7 +10,7 @@ from ..probes.containers import containers_section
 from ..probes.host import host_probe
 from ..servers import kind_of
 from ..values import Finding, Result
-from .common import TRIES, Context, Step, known, needs, start_job, sure
+from .common import Context, Step, given_up, known, needs, start_job, sure
 from .keep import REPLACED, restored
 from .reattach import reattach, word_of
 
@@ -77,9 +77,7 @@ def do_watch(context: Context) -> Step:
 def do_inspect(context: Context) -> Step:
     """Once the server is ready, read back what it really is."""
     if context.last("inspect") is None and judge(Ready(), context.evidence).result is not Result.PASS:
-        watch = context.last("watch")
-        lost = watch is not None and watch.outcome is not None and len(context.visit.of("watch")) >= TRIES
-        return Step(done=lost or known(watch))
+        return Step(done=given_up(context, context.visit.of("watch")) or known(context.last("watch")))
     server = context.evidence.server
     wanted = {section.name: section for section in host_probe(server)}
     sections = [wanted[name] for name in ("processes", "sockets", "gpus", "containers") if name in wanted]
