@@ -180,7 +180,7 @@ def test_the_verdict(words: dict[str, Verdict], word: str) -> None:
 def test_what_stays(revert: str, word: Any, stays: bool) -> None:
     """By the playbook's word and the verdict."""
     made = plan(f"hypotheses: {{a: {{because: x, change: {{json: {{path: /c, set: {{k: 1}}}}}}, revert: {revert}, "
-                "predict: {metric: m, above: 1}}}\n")  # fmt: skip
+                "predict: {metric: accept_len, above: 1}}}\n")  # fmt: skip
     assert made.debug is not None
     walk = Walk(made)
     walk.past = [Past(walk.next().trial, True, None, "", {})]
@@ -216,7 +216,7 @@ def test_a_bisection_is_confirmed_both_ways() -> None:
 def test_a_set_of_changes_is_reduced() -> None:
     """Two of four flags together; the others are let off."""
     parts = ", ".join(f"{{name: {name}, flags: {{{name}: 1}}}}" for name in ("c", "d", "e", "f"))
-    rest = f"bisect: {{any_of: [{parts}], bad: {{metric: m, below: 1}}}}\n"
+    rest = f"bisect: {{any_of: [{parts}], bad: {{metric: accept_len, below: 1}}}}\n"
     walk = Walk(plan(rest))
     order: list[str] = []
     while not isinstance(step := walk.next(), Ended):
