@@ -21,7 +21,8 @@ from .resolve_container import resolve_container
 from .resolve_debug import resolve_debug
 from .resolve_load import check_loads
 from .resolve_metrics import check_metrics, check_profile, profile_method, workloads
-from .resolve_search import changes, check_expressions, given, resolve_search
+from .resolve_owned import changed, check_owned
+from .resolve_search import check_expressions, given, resolve_search
 from .resolve_states import resolve_guard, resolve_states
 from .values import Finding, lower_is_better
 from .wording import Path, did_you_mean
@@ -131,6 +132,7 @@ class _Resolver:
                 "files": self.files,
             }
         )
+        check_owned(playbook, resolved.server, self.findings)
         check_expressions(playbook, resolved, self.findings)
         check_loads(playbook, resolved, self.findings)
         check_metrics(playbook, self.findings)
@@ -362,13 +364,7 @@ class _Resolver:
         if "LD_LIBRARY_PATH" in own.server.allow_env:
             return
         places: list[tuple[Path, Iterable[str]]] = [(("server", "env"), own.server.env)]
-        if own.search:
-            places.append((("search", "base", "env"), own.search.base.env))
-            for number, stage in enumerate(own.search.stages):
-                path: Path = ("search", "stages", number)
-                places.append(((*path, "env"), stage.env))
-                places += [((*path, "points", n, "env"), point.env) for n, point in enumerate(stage.points)]
-        places += [(("trials", number, "env"), changes(point)[1]) for number, point in enumerate(own.trials or ())]
+        places += [((*place.path, "env"), place.env) for place in changed(own)]
         for path, names in places:
             if "LD_LIBRARY_PATH" in names:
                 remedy = "if it is meant, write `server: {allow_env: [LD_LIBRARY_PATH]}`"
