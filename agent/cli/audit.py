@@ -200,7 +200,6 @@ def compare_hosts(run: RunFolder, ssh_config: Path | None, report: Report) -> li
         anchors = [anchor for line in lines if (anchor := read_anchor(line)) and anchor.campaign == report.campaign]
         for anchor in anchors:
             report.anchors += 1
-            report.anchored_seq = max(report.anchored_seq, anchor.seq)
             compare_anchor(run.journal, anchor, f"the head kept on {host}", report)
         told.append(f"{host} keeps {len(anchors)} heads of this run" + ("" if anchors else ": nothing was compared"))
     return told
@@ -243,7 +242,8 @@ def result_lines(run: str, report: Report, signer: str = "", *, replayed: bool =
     if not report.anchors:
         out.append("  no anchor of this run is known here: a cut end, or an old copy put back, could not be seen")
     else:
-        out.append(f"  {report.anchors} anchors were compared, the last at entry {report.anchored_seq} of {report.seq}")
+        far = f"the last that agrees at entry {report.anchored_seq}" if report.anchored_seq else "none of them agrees"
+        out.append(f"  {report.anchors} anchors were compared, {far}; the journal has {report.seq}")
     if signer:
         out.append(f"  the head is signed by {signer}")
     return out

@@ -23,10 +23,9 @@ def add(commands: Any) -> None:
     command = commands.add_parser("export", help="a run for other places and other tools; the run may go on")
     command.add_argument("run", help="its name, a part of it, its folder, or `last`")
     command.add_argument("dest", type=Path, help="a new folder, or for jsonl and bundle a new file")
-    command.add_argument(
-        "--as", dest="form", choices=FORMATS, default="journal", help="(default: a copy of the journal)"
-    )
-    command.add_argument("--bundle", action="store_const", const="bundle", dest="form", help="the same as --as bundle")
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--as", dest="form", choices=FORMATS, default="journal", help="(default: a copy of the journal)")
+    form.add_argument("--bundle", action="store_const", const="bundle", dest="form", help="the same as --as bundle")
     command.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR")
     command.add_argument("--json", action="store_true")
     command.set_defaults(main=main)
@@ -66,15 +65,10 @@ def _journal(run: RunFolder, dest: Path) -> Written:
 
 
 def _bundle(run: RunFolder, dest: Path) -> Written:
-    from agent.cli.report import document
-    from agent.cli.report_html import page
     from agent.journal.anchors import Anchor
     from agent.journal.bundle import pack
 
-    content = document(run, [])
-    extra = {"report.html": page(content).encode(), "report.json": json.dumps(content).encode()}
-    if content.get("playbook_text"):
-        extra["playbook.yaml"] = content["playbook_text"].encode()
+    content, extra = derived(run)
     done = pack(run.path, dest, extra)
     found = [] if content["record"]["ok"] else [f"  the report names finding {content['record']['finding']}"]
     return {"path": str(done.path), "files": done.files, "audit": done.report.to_json()}, [
@@ -83,6 +77,19 @@ def _bundle(run: RunFolder, dest: Path) -> Written:
         f"whoever gets it: agent import {done.path.name}; or tar -xzf, then sha256sum -c SHA256SUMS in its folder",
         Anchor(done.report.campaign, done.report.seq, done.report.hash).shown(),
     ]
+
+
+def derived(run: RunFolder) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Return a run's report, and the files of a bundle that follow from its journal, by name."""
+    from agent.cli.report import document
+    from agent.cli.report_html import page
+    from agent.journal.bundle import PLAYBOOK
+
+    content = document(run, [])
+    files = {"report.html": page(content).encode(), "report.json": json.dumps(content).encode()}
+    if content.get("playbook_text"):
+        files[PLAYBOOK] = content["playbook_text"].encode()
+    return content, files
 
 
 def _jsonl(run: RunFolder, dest: Path) -> Written:

@@ -2,7 +2,8 @@
 
 The file is a gzipped tar of one folder with plain files, the same bytes for the same content. ``SHA256SUMS`` in it can
 be checked by ``sha256sum -c``. Importing trusts nothing: names, sizes, checksums and the journal itself are checked
-before the run gets its place.
+before the run gets its place, and what follows from the journal is made anew from it. Checksums and chain show that a
+bundle agrees with itself; who packed it could have packed another record, which only heads from elsewhere can show.
 """
 
 from __future__ import annotations
@@ -15,19 +16,20 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent.errors import JournalError
 
-from .anchors import anchors_file, read_anchors
+from .anchors import Anchor, anchors_file, read_anchor, read_anchors
 from .export import export
 from .files import DATABASE, locate, sync_folder
+from .signing import HEAD
 from .store import Journal
-from .verify import Report, verify
+from .verify import CUT, OTHER, Report, verify
 
-SUMS, ANCHORS, README = "SHA256SUMS", "anchors.log", "README.txt"
+SUMS, ANCHORS, README, PLAYBOOK = "SHA256SUMS", "anchors.log", "README.txt", "playbook.yaml"
 FILES_MAX = 100_000
 BYTES_MAX = 16 * 1024**3
 """Of all files together, unpacked."""
@@ -58,6 +60,8 @@ class Bundle:
     path: Path
     files: int
     report: Report
+    heads: int = 0
+    """How many heads of the run came with the bundle itself; the audit compared these and those from elsewhere."""
 
 
 def pack(run: Path, dest: Path, extra: dict[str, bytes]) -> Bundle:
@@ -84,16 +88,20 @@ def pack(run: Path, dest: Path, extra: dict[str, bytes]) -> Bundle:
             if (run / "files").is_dir():
                 shutil.copytree(run / "files", folder / "files")
             names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-            sums = "".join(f"{_digest(folder / name)}  {name}\n" for name in names if _MEMBER.fullmatch(name))
-            (folder / SUMS).write_text(sums)
+            known = [name for name in names if _MEMBER.fullmatch(name)]
+            _write_sums(folder, known)
             part = Path(temporary) / "bundle"
-            _tar(folder, [line.split("  ", 1)[1] for line in sums.splitlines()] + [SUMS], part, report)
+            _tar(folder, [*known, SUMS], part, report)
             part.rename(dest)
             sync_folder(dest.parent)
     except OSError as error:
         what = f"{dest}: cannot be written: {error}"
         raise JournalError(what, "choose another place, or free space", "E_JOURNAL_IO") from error
     return Bundle(dest, len(names) + 1, report)
+
+
+def _write_sums(folder: Path, names: list[str]) -> None:
+    (folder / SUMS).write_text("".join(f"{_digest(folder / name)}  {name}\n" for name in names))
 
 
 def _tar(folder: Path, names: list[str], part: Path, report: Report) -> None:
@@ -112,11 +120,15 @@ def _tar(folder: Path, names: list[str], part: Path, report: Report) -> None:
                 tar.addfile(member, content)
 
 
-def unpack(bundle: Path, runs: Path, anchors: tuple[Path, ...] = ()) -> Bundle:
+def unpack(
+    bundle: Path, runs: Path, derive: Callable[[Path], dict[str, bytes]], anchors: tuple[Path, ...] = ()
+) -> Bundle:
     """Unpack a bundle into a new folder below ``runs``, once everything in it was found to be whole.
 
-    ``anchors`` are files of heads that were kept elsewhere. Codes: E_BUNDLE (no bundle, or not what its checksums say),
-    E_JOURNAL_EXISTS, E_JOURNAL_DAMAGED with the finding of the audit.
+    ``anchors`` are files of heads that were kept elsewhere. ``derive`` returns by name the files that follow from the
+    journal in a folder: its playbook must be the one in the bundle, the others take the place of the bundle's.
+    Codes: E_BUNDLE (no bundle, or not what its checksums say), E_BUNDLE_OLD (it ends before a head from elsewhere),
+    E_JOURNAL_EXISTS, E_JOURNAL_OTHER, E_JOURNAL_DAMAGED with the finding of the audit.
     """
     try:
         runs.mkdir(parents=True, exist_ok=True)
@@ -127,13 +139,12 @@ def unpack(bundle: Path, runs: Path, anchors: tuple[Path, ...] = ()) -> Bundle:
                 raise JournalError(f"{dest} is there already", "take that one away first", "E_JOURNAL_EXISTS")
             files = _check_sums(folder, bundle)
             heads = [folder / ANCHORS] if (folder / ANCHORS).is_file() else []
-            report = verify(folder, anchors=[*heads, *anchors])
-            if not report.ok:
-                flaw = report.flaws[0]
-                what = f"{bundle}: its journal does not hold: finding {flaw.finding} at entry {flaw.seq}: {flaw.found}"
-                raise JournalError(
-                    what, f"nothing was imported; wanted {flaw.wanted}", "E_JOURNAL_DAMAGED", flaw.finding
-                )
+            own = verify(folder, anchors=heads)
+            _hold(own, bundle)
+            _one_run(folder, bundle, own)
+            report = verify(folder, anchors=[*heads, *anchors]) if anchors else own
+            _hold(report, bundle, alone=own)
+            _follow(folder, bundle, derive(folder))
             (folder / "orders").mkdir(exist_ok=True)
             folder.rename(dest)
             sync_folder(runs)
@@ -142,7 +153,43 @@ def unpack(bundle: Path, runs: Path, anchors: tuple[Path, ...] = ()) -> Bundle:
             f"{bundle}: cannot be unpacked: {error}", "see the file and the folder", "E_BUNDLE"
         ) from error
     report.path = str(dest / DATABASE)
-    return Bundle(dest, files, report)
+    return Bundle(dest, files, report, own.anchors)
+
+
+def _hold(report: Report, bundle: Path, alone: Report | None = None) -> None:
+    """Raise JournalError when a journal does not hold; ``alone``: the audit by what came with it found it whole."""
+    if report.ok:
+        return
+    flaw = report.flaws[0]
+    if alone is not None and flaw.finding == CUT:
+        what = f"{bundle}: it has the run up to entry {report.seq}, and entry {flaw.seq} is known: {flaw.wanted}"
+        remedy = "it was packed before that entry, or cut after it: have the run packed again; nothing was imported"
+        raise JournalError(what, remedy, "E_BUNDLE_OLD", CUT)
+    what = f"{bundle}: its journal does not hold: finding {flaw.finding} at entry {flaw.seq}: {flaw.found}"
+    code = "E_JOURNAL_OTHER" if flaw.finding == OTHER else "E_JOURNAL_DAMAGED"
+    raise JournalError(what, f"nothing was imported; wanted {flaw.wanted}", code, flaw.finding)
+
+
+def _one_run(folder: Path, bundle: Path, report: Report) -> None:
+    """Raise JournalError when a head in the bundle is of another run than its journal."""
+    heads: list[Anchor] = read_anchors(folder / ANCHORS) if (folder / ANCHORS).is_file() else []
+    if (folder / HEAD).is_file() and (signed := read_anchor((folder / HEAD).read_text(errors="replace"))) is not None:
+        heads.append(signed)
+    if other := [head for head in heads if head.campaign != report.campaign]:
+        found = f"it is the journal of campaign {report.campaign}, beside heads of campaign {other[0].campaign}"
+        report.add(OTHER, 0, found, "heads of the run that was packed")
+        _hold(report, bundle)
+
+
+def _follow(folder: Path, bundle: Path, derived: dict[str, bytes]) -> None:
+    """Check the playbook against the one that was recorded, and write anew what else follows from the journal."""
+    given = folder / PLAYBOOK
+    if given.is_file() and given.read_bytes() != derived.get(PLAYBOOK):
+        raise _bad(bundle, f"{PLAYBOOK} is not the playbook that its journal recorded")
+    for name, data in derived.items():
+        (folder / name).write_bytes(data)
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    _write_sums(folder, [name for name in names if name != SUMS])
 
 
 def _extract(bundle: Path, into: Path) -> Path:
@@ -181,6 +228,8 @@ def _check_sums(folder: Path, bundle: Path) -> int:
     for name, wanted in listed.items():
         if _digest(folder / name) != wanted:
             raise _bad(bundle, f"{name} is not the file that was packed")
+        if name.startswith("files/") and name != f"files/{wanted}":
+            raise _bad(bundle, f"{name} has another SHA-256 than its name says: {wanted}")
     return len(there) + 1
 
 

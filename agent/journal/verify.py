@@ -50,7 +50,7 @@ class Report:
     salvaged: dict[str, str] = field(default_factory=dict)
     anchors: int = 0
     anchored_seq: int = 0
-    """The highest entry that an anchor names: up to there, nothing can be cut or changed without a trace."""
+    """The highest entry that an anchor agrees with: up to there, nothing was cut or changed."""
     blobs: int = 0
     not_compared: int = 0
     """Derived entries under another logic number than ours; a replay takes them as they are."""
@@ -75,6 +75,13 @@ class Report:
         """Note a flaw, unless there are enough of its kind."""
         if sum(flaw.finding == finding for flaw in self.flaws) < FLAWS_MAX:
             self.flaws.append(Flaw(finding, seq, found, wanted))
+
+    def cut(self, anchor: Anchor, where: str) -> None:
+        """Note that the journal ends before an anchor; of all such anchors the farthest says what is gone."""
+        known = [flaw for flaw in self.flaws if flaw.finding == CUT]
+        if all(flaw.seq < anchor.seq for flaw in known):
+            self.flaws = [flaw for flaw in self.flaws if flaw.finding != CUT]
+            self.add(CUT, anchor.seq, f"the journal ends before entry {anchor.seq}", f"that entry: {where}")
 
 
 def verify(
@@ -217,7 +224,6 @@ def _anchors(connection: sqlite3.Connection, files: list[Path] | tuple[Path, ...
             raise JournalError(what, "name a file of anchors", "E_JOURNAL_ANCHORS") from error
         for anchor in anchors:
             report.anchors += 1
-            report.anchored_seq = max(report.anchored_seq, anchor.seq)
             _compare(connection, anchor, f"the anchor in {file}", report)
 
 
@@ -225,9 +231,11 @@ def _compare(connection: sqlite3.Connection, anchor: Anchor, where: str, report:
     query = "SELECT hash FROM event WHERE seq = ? UNION ALL SELECT hash FROM genesis WHERE ? = 0"
     stored = connection.execute(query, (anchor.seq, anchor.seq)).fetchone()
     if stored is None:
-        report.add(CUT, anchor.seq, f"the journal ends before entry {anchor.seq}", f"that entry: {where}")
+        report.cut(anchor, where)
     elif stored[0].hex() != anchor.hash:
         report.add(FORK, anchor.seq, f"entry {anchor.seq} is another one", f"hash {anchor.hash}: {where}")
+    else:
+        report.anchored_seq = max(report.anchored_seq, anchor.seq)
 
 
 def compare_anchor(path: Path, anchor: Anchor, where: str, report: Report) -> None:

@@ -273,10 +273,21 @@ def rebuilt(bundle: Path, folder: Path, change: Callable[[dict[str, bytes]], Non
 def forge(content: dict[str, bytes]) -> None:
     """Change one word in the journal, and make the checksums right again."""
     data = content["eagle3-wedged/journal.db"]
-    content["eagle3-wedged/journal.db"] = data.replace(b'"result":"FAIL"', b'"result":"PASS"', 1)
-    lines = [line for line in content[f"eagle3-wedged/{SUMS}"].splitlines() if not line.endswith(b"  journal.db")]
-    digest = hashlib.sha256(content["eagle3-wedged/journal.db"]).hexdigest().encode()
-    content[f"eagle3-wedged/{SUMS}"] = b"\n".join([*lines, digest + b"  journal.db"]) + b"\n"
+    exchange(content, "journal.db", data.replace(b'"result":"FAIL"', b'"result":"PASS"', 1))
+
+
+def exchange(content: dict[str, bytes], name: str, data: bytes) -> None:
+    """Put other bytes in a file's place, and make the checksums right again."""
+    content[f"eagle3-wedged/{name}"] = data
+    sums = [line for line in content[f"eagle3-wedged/{SUMS}"].splitlines() if not line.endswith(f"  {name}".encode())]
+    sums.append(f"{hashlib.sha256(data).hexdigest()}  {name}".encode())
+    content[f"eagle3-wedged/{SUMS}"] = b"\n".join(sums) + b"\n"
+
+
+def rename(content: dict[str, bytes]) -> None:
+    """Give the folder the name of another run."""
+    for name in list(content):
+        content[name.replace("eagle3-wedged", "20260101-000000-other-deadbeef")] = content.pop(name)
 
 
 SPOILERS: dict[str, tuple[str, Callable[[dict[str, bytes]], None]]] = {
@@ -290,6 +301,10 @@ SPOILERS: dict[str, tuple[str, Callable[[dict[str, bytes]], None]]] = {
     "link": ("which no bundle has", lambda c: c.update({"eagle3-wedged/report.json": b"LINK"})),
     "two folders": ("not exactly one folder", lambda c: c.update({"other/journal.db": b"x"})),
     "journal forged": ("finding 11", forge),
+    "playbook forged": ("is not the playbook that", lambda c: exchange(c, "playbook.yaml", b"name: mine")),
+    "file of another name": ("another SHA-256", lambda c: exchange(c, f"files/{'a' * 64}", b"x")),
+    "heads of another run": ("finding 21", lambda c: exchange(c, "anchors.log", b"%s 9 %s" % (b"a" * 32, b"b" * 64))),
+    "name of another run": ("finding 21", rename),
 }
 
 
@@ -307,6 +322,19 @@ def test_a_bundle_that_was_changed_is_refused(
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+def test_what_follows_from_the_journal_is_made_anew(
+    held: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A report that somebody wrote into a bundle is not the one that is read; its checksums hold; heads are counted."""
+    path = rebuilt(held, tmp_path, lambda content: exchange(content, "report.html", b"GOAL MET"))
+    assert main(["import", str(path), "--runs", str(tmp_path / "runs")]) == 0
+    said = capsys.readouterr().out
+    assert "0 from the bundle, 0 from elsewhere\n  so nothing shows" in said
+    folder = tmp_path / "runs" / "eagle3-wedged"
+    assert (folder / "report.html").read_text().startswith("<!doctype html><!-- REHEARSAL")
+    subprocess.run(["sha256sum", "--quiet", "-c", SUMS], cwd=folder, check=True)
+
+
 @pytest.mark.parametrize("data", [b"", b"not a tar", gzip.compress(b"not a tar"), b"\x1f\x8b cut"], ids=range(4))
 def test_what_is_no_bundle_is_said(tmp_path: Path, data: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     """Empty, text, a gzip of text, a gzip that is cut."""
@@ -316,7 +344,9 @@ def test_what_is_no_bundle_is_said(tmp_path: Path, data: bytes, capsys: pytest.C
     assert "no whole bundle" in capsys.readouterr().err
 
 
-def test_a_bundle_shows_a_cut_by_heads_that_came_another_way(run: Path, tmp_path: Path) -> None:
+def test_a_bundle_shows_a_cut_by_heads_that_came_another_way(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What was packed is a shorter run: only a head that the receiver got by another way can tell."""
     short = tmp_path / run.name
     shutil.copytree(run, short)
@@ -336,6 +366,8 @@ def test_a_bundle_shows_a_cut_by_heads_that_came_another_way(run: Path, tmp_path
     bundle = packed(short, tmp_path)
     runs = ["--runs", str(tmp_path / "runs")]
     assert main(["import", str(bundle), *runs, "--anchors", str(tmp_path / "heads")]) == 7
+    assert "E_BUNDLE_OLD" in (said := capsys.readouterr().err)
+    assert "up to entry 1000" in said
     assert main(["import", str(bundle), *runs]) == 0
 
 
