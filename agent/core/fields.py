@@ -46,7 +46,7 @@ def wrong(code: str, message: str, remedy: str) -> PydanticCustomError:
 # ---------------------------------------------------------------- small types
 
 
-def _seconds(limit_s: float) -> Callable[[object], float]:
+def _seconds(limit_s: float, least_s: float = 0.0) -> Callable[[object], float]:
     def seconds(value: object) -> float:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             raise wrong("E_DURATION", "a duration has a unit", f"write {value}s or {value}ms, whichever is meant")
@@ -60,6 +60,8 @@ def _seconds(limit_s: float) -> Callable[[object], float]:
             raise wrong("E_DURATION", "a duration has a unit", "write 250ms, 5s, 15m, 8h or 1h30m") from None
         if value.startswith("-") or found <= 0:
             raise wrong("E_RANGE", "a duration is more than nothing", "write 5s")
+        if found < least_s:
+            raise wrong("E_RANGE", f"shorter than {least_s:g}s: nothing could be done in it", "write 5s, or more")
         if found > limit_s:
             days = f"{limit_s / DAY_S:g}d"
             raise wrong("E_RANGE", f"longer than {days}", f"write {days} or less")
@@ -69,8 +71,9 @@ def _seconds(limit_s: float) -> Callable[[object], float]:
 
 
 _DURATION = WithJsonSchema({"type": "string", "pattern": r"^(\d+(\.\d+)?(ms|s|m|h|d))+$", "examples": ["15m"]})
-Timeout = Annotated[float, PlainValidator(_seconds(7 * DAY_S)), _DURATION]
-LongTime = Annotated[float, PlainValidator(_seconds(90 * DAY_S)), _DURATION]
+Latency = Annotated[float, PlainValidator(_seconds(7 * DAY_S)), _DURATION]
+Timeout = Annotated[float, PlainValidator(_seconds(7 * DAY_S, 1.0)), _DURATION]
+LongTime = Annotated[float, PlainValidator(_seconds(90 * DAY_S, 1.0)), _DURATION]
 
 
 def _fraction(value: object) -> float:
@@ -80,6 +83,8 @@ def _fraction(value: object) -> float:
             "a share has a percent sign",
             f"write {value}%; {value * 100:g}% if {value} is a fraction",
         )
+    if isinstance(value, str) and re.fullmatch(r"-\d+(?:\.\d+)?\s*%", value.strip(), re.ASCII):
+        raise wrong("E_RANGE", "a share is not below nothing", f"write {value.strip().lstrip('-')}")
     try:
         found = parse_percent(value if isinstance(value, str) else "")
     except ValueError:

@@ -19,6 +19,17 @@ class Limit(Value):
     at_most: float | None = None
     at_least: float | None = None
 
+    @property
+    def bound(self) -> float:
+        """The number that it names."""
+        return self.at_most if self.at_most is not None else self.at_least if self.at_least is not None else math.nan
+
+    def excludes(self, other: Limit) -> bool:
+        """Whether no value keeps both."""
+        low = [one.at_least for one in (self, other) if one.at_least is not None]
+        high = [one.at_most for one in (self, other) if one.at_most is not None]
+        return self.metric == other.metric and bool(low) and bool(high) and max(low) > min(high)
+
 
 class Goal(Value):
     """What counts as better. ``improve`` is a fraction over the baseline."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictFloat, StrictInt, StrictStr, Tag
 
-from .fields import Count, File, Metric, Part, Percent, Timeout, WorkloadName, by_kind
+from .fields import Count, File, Latency, Metric, Part, Percent, Timeout, WorkloadName, by_kind
 
 PromptSet = Literal["copy", "free", "mixed"]
 Prompts = Annotated[
@@ -39,11 +39,11 @@ class Repeats(Part):
 class Slo(Part):
     """Limits that a request has to meet to count as good; at least one."""
 
-    ttft: Timeout | None = None
+    ttft: Latency | None = None
     """Time to its first token."""
-    tpot: Timeout | None = None
+    tpot: Latency | None = None
     """Time per token after the first."""
-    e2e: Timeout | None = None
+    e2e: Latency | None = None
     """Time to its last token."""
 
 
@@ -102,7 +102,7 @@ class Benchmark(Part):
     workloads: Annotated[dict[WorkloadName, Workload], Field(max_length=32)] = {}
     """Several loads in each repeat, by name; a metric of one is called `METRIC_NAME`."""
     warmup: Annotated[StrictInt, Field(ge=0, le=1000)] = 1
-    """Requests before each repeat that are not counted."""
+    """Requests before each repeat that are not counted. 0 needs `cold_ok: true` at the guard `bench_valid`."""
     repeats: Annotated[
         Annotated[Annotated[StrictInt, Field(ge=1, le=1000)], Tag("one")] | Annotated[Repeats, Tag("map")],
         by_kind("a number, or min, until_cv and max"),

@@ -9,6 +9,7 @@ import re
 from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator, StrictBool, StrictFloat, StrictInt, StrictStr, Tag, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from .fields import (
     BenchmarkKey,
@@ -31,6 +32,7 @@ from .fields import (
     by_kind,
     wrong,
 )  # fmt: skip
+from .values import lower_is_better
 
 
 class Changes(Part):
@@ -122,11 +124,30 @@ class Search(Part):
 _LIMIT = re.compile(r"([a-z][a-z0-9_]{0,63})\s*(<=|>=)\s*(\d+(?:\.\d+)?)", re.ASCII)
 
 
+_NEARLY = re.compile(r"([a-z][a-z0-9_]{0,63})\s*(<=?|>=?|==?|=<|=>)?\s*([-+.\deE]{1,40})", re.ASCII)
+
+
 def _limit(value: object) -> tuple[str, str, float]:
     match = _LIMIT.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
-        raise wrong("E_LIMIT", "a limit is a metric, <= or >=, and a number", "write ttft_ms_p99 <= 500")
+        raise _limit_problem(value.strip() if isinstance(value, str) else "")
     return match[1], match[2], float(match[3])
+
+
+def _limit_problem(text: str) -> PydanticCustomError:
+    """Say what is wrong with a limit, in its own words where it is nearly one."""
+    nearly = _NEARLY.fullmatch(text)
+    if nearly is None:
+        return wrong("E_LIMIT", "a limit is a metric, <= or >=, and a number", "write ttft_ms_p99 <= 500")
+    metric, sign, number = nearly[1], nearly[2] or "", nearly[3]
+    usual = "<=" if sign[:1] == "<" or (sign[:1] != ">" and lower_is_better(metric)) else ">="
+    if sign not in ("<=", ">="):
+        message = f"a limit says <= or >=, here is {sign}" if sign else "a limit says <= or >= before its number"
+        return wrong("E_LIMIT", message, f"write {metric} {usual} {number}")
+    if number.startswith("-"):
+        return wrong("E_LIMIT", "a limit is not below 0", f"write {metric} {sign} {number.lstrip('-')}")
+    message = "the number of a limit is written in digits, without exponent or sign"
+    return wrong("E_LIMIT", message, f"write {metric} {sign} 500 or {metric} {sign} 0.5")
 
 
 Limit = Annotated[

@@ -19,7 +19,7 @@ from .playbook_search import Add
 from .resolve_benchmark import resolve_accuracy, resolve_benchmark
 from .resolve_container import resolve_container
 from .resolve_debug import resolve_debug
-from .resolve_load import check_loads
+from .resolve_load import check_lengths, check_loads, check_warmup
 from .resolve_metrics import check_metrics, check_profile, profile_method, workloads
 from .resolve_owned import changed, check_owned
 from .resolve_search import check_expressions, given, resolve_search
@@ -135,6 +135,8 @@ class _Resolver:
         check_owned(playbook, resolved.server, self.findings)
         check_expressions(playbook, resolved, self.findings)
         check_loads(playbook, resolved, self.findings)
+        check_lengths(playbook, resolved, self.findings)
+        check_warmup(playbook, resolved, self.findings)
         check_metrics(playbook, self.findings)
         check_profile(resolved, self.findings)
         self.findings.stop()
@@ -264,9 +266,13 @@ class _Resolver:
         metric = own.pareto[0] if own.pareto and "metric" not in own.model_fields_set else own.metric
         direction: Any = own.direction or ("down" if lower_is_better(metric) else "up")
         self.check_front(metric)
-        limits = []
-        for metric, sign, bound in own.limits:
-            limits.append(plan.Limit(metric=metric, **{"at_most" if sign == "<=" else "at_least": bound}))
+        limits: list[plan.Limit] = []
+        for number, (limited, sign, bound) in enumerate(own.limits):
+            limit = plan.Limit(metric=limited, **{"at_most" if sign == "<=" else "at_least": bound})
+            if clash := next((other for other in limits if other.excludes(limit)), None):
+                message = f"no value keeps this and `{limited} {'>=' if sign == '<=' else '<='} {clash.bound:g}`"
+                self.findings.add("E_CONFLICT", ("goal", "limits", number), message, "leave one out, or turn it round")
+            limits.append(limit)
         loads = workloads(self.playbook)
         for name in own.weights:
             if name not in loads:

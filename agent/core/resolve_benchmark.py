@@ -98,6 +98,9 @@ def _extract(own: Extract, path: Path, findings: Findings) -> plan.Extract:
         except re2.error:
             findings.add("E_PATTERN", (*path, "pattern"), "no pattern of RE2", "no look-ahead, no back-reference")
         else:
+            if groups == 0:
+                message = "no group: nothing says which part of the match is the number"
+                findings.add("E_PATTERN", (*path, "pattern"), message, "write 'tps = ([0-9.]+)'")
             if groups > 1:
                 findings.add("E_PATTERN", (*path, "pattern"), "more than one group", "write (?:…) for the others")
     if own.file is not None and (own.file.startswith("/") or ".." in own.file.split("/")):

@@ -12,7 +12,7 @@ from .ladder import read_guard
 from .playbook import Playbook
 from .playbook_debug import BisectPart, Change, EditChange, PatchChange, Predict, PutChange
 from .resolve_search import given
-from .resolve_states import resolve_guard
+from .resolve_states import check_bounds, resolve_guard
 from .wording import Path, did_you_mean
 
 DigestOf = Callable[[str, Path], str]
@@ -119,6 +119,7 @@ class _Maker:
         """Return what has to be seen as guards."""
         made: list[Any] = []
         bounds = {key: value for key, value in (("above", part.above), ("below", part.below)) if value is not None}
+        check_bounds(part.above, part.below, path, self.findings)
         if part.metric is not None and bounds:
             made.append(read_guard({"guard": "metric", "name": part.metric, **bounds}))
         elif part.metric is not None or bounds:

@@ -9,7 +9,10 @@ from typing import Any
 from . import plan
 from .check import Findings
 from .fields import UNSET
+from .guards.valid import BenchValid
 from .playbook import Playbook
+from .resolve_owned import changed
+from .servers import kind_of
 from .wording import Path
 
 OWN = ("concurrency", "requests", "output_tokens")
@@ -22,6 +25,8 @@ WRITTEN = {
     **dict.fromkeys(("ignore_eos", "seed"), "write it among `benchmark.args`: --stop-at-eos, --seed N"),
 }
 """Fields of a request that the load itself writes."""
+_CONTEXT = {"sglang": "context-length", "vllm": "max-model-len", "llamacpp": "ctx-size"}
+"""The flag that says how many tokens a prompt and its answer have together."""
 _USUAL = {
     "sglang.bench_serving": "--max-concurrency",
     "vllm bench serve": "--max-concurrency",
@@ -46,6 +51,44 @@ def check_loads(playbook: Playbook, resolved: plan.Plan, findings: Findings) -> 
             message = f"it reads a profile of its base, which stage {moved} measures on a launch that is not profiled"
             findings.add("E_CONFLICT", (*path, "when"), message, f"put this stage before {moved}")
         moved = moved or (stage.name if stage.loads() else "")
+
+
+def check_lengths(playbook: Playbook, resolved: plan.Plan, findings: Findings) -> None:
+    """Refuse answers that are longer than the longest context of any trial, where the flags say what that is."""
+    kind = kind_of(playbook.server.kind)
+    canonical, wanted = getattr(kind, "canonical", str), _CONTEXT.get(playbook.server.kind, "")
+    places = [playbook.server.flags, *(place.flags for place in changed(playbook))]
+    named = [
+        [value for name, value in flags.items() if canonical(name) == canonical(wanted)] for flags in places if wanted
+    ]
+    sizes = [size for found in named for value in found for size in getattr(value, "sweep", (value,))]
+    # Without a number the model's own length holds, which is not known here; 0 asks for just that.
+    if not named or not named[0] or not all(type(size) is int and size > 0 for size in sizes):
+        return
+    own, longest = playbook.benchmark, max(sizes)
+    asked: list[tuple[Path, Any]] = [(("benchmark", "output_tokens"), own.output_tokens)]
+    asked += [
+        (("benchmark", "workloads", name, "output_tokens"), load.output_tokens) for name, load in own.workloads.items()
+    ]
+    for path, _, key, values in _written(playbook, resolved):
+        asked += [(path, value) for value in values if key == "output_tokens"]
+    for path, tokens in asked:
+        if type(tokens) is int and tokens >= longest:
+            message = f"{tokens} tokens and a prompt do not fit into a context of {longest}"
+            findings.add("E_CONFLICT", path, message, f"write less, or raise `{wanted}`", found=str(tokens))
+
+
+def check_warmup(playbook: Playbook, resolved: plan.Plan, findings: Findings) -> None:
+    """Refuse to send nothing beforehand where a guard wants it: no result would count."""
+    if playbook.benchmark.warmup or playbook.server.kind == "command" or playbook.benchmark.tool:
+        return
+    guards = [guard for state in resolved.states for guard in state.guards]
+    if any(isinstance(guard, BenchValid) and not guard.cold_ok for guard in guards):
+        remedy = (
+            "write `warmup: 1`; if it is meant, `states: {benchmark: {guards: [{guard: bench_valid, cold_ok: true}]}}`"
+        )
+        message = "bench_valid holds no result that begins with cold requests"
+        findings.add("E_CONFLICT", ("benchmark", "warmup"), message, remedy)
 
 
 def _written(playbook: Playbook, resolved: plan.Plan) -> Iterator[tuple[Path, str, str, tuple[Any, ...]]]:
@@ -92,3 +135,5 @@ def _check_key(
             refuse("each workload has its own", "leave it out, or measure one workload")
         elif not all(type(value) is int and value >= 1 for value in values if value not in (None, UNSET)):
             findings.add("E_RANGE", path, f"{key} is a whole number of at least 1", "write [1, 8, 32]")
+    elif not other:
+        refuse("the agent's own load has no such flag to change", f"write {', '.join(OWN)}, or name a `tool`")

@@ -17,6 +17,8 @@ from .wording import Path, did_you_mean
 
 COUNTED = ("cached_tokens", "draft_tokens", "accepted_tokens", "drafts", "accept_len")
 """What a server's own counters tell beside a tool that says nothing of it."""
+NEED_SLO = ("goodput_req_s", "slo_share")
+"""What there is only where the playbook says which requests are good."""
 _PROFILE = ("share", "kernel", "busy")
 _PREDICTED = ("predict", "healthy", "bad")
 
@@ -52,7 +54,13 @@ def check_metrics(playbook: Playbook, findings: Findings) -> None:
     named += _named(findings.document.data, ())
     for path, name in named:
         # With a debug campaign the goal says nothing unless it is written.
-        if name in known or (path[0] == "goal" and playbook.aim == "debug"):
+        if path[0] == "goal" and playbook.aim == "debug":
+            continue
+        if name in known:
+            if name.startswith(NEED_SLO) and playbook.benchmark.slo is None and playbook.benchmark.tool is None:
+                message = "it counts requests that keep limits, and the benchmark has none"
+                remedy = "write `benchmark: {slo: {ttft: 500ms, tpot: 50ms}}`"
+                findings.add("E_MISSING", path, message, remedy, found=name)
             continue
         remedy = did_you_mean(name, known)
         if path == ("goal", "metric") and "metric" not in goal.model_fields_set:

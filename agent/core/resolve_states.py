@@ -55,8 +55,18 @@ def resolve_guard(spec: Any, path: Path, findings: Findings) -> Guard | None:
     return guard
 
 
+def check_bounds(above: float | None, below: float | None, path: Path, findings: Findings) -> bool:
+    """Refuse two bounds with nothing between them; say whether a value can keep both."""
+    if above is None or below is None or above < below:
+        return True
+    message = f"no number is above {above:g} and below {below:g}"
+    findings.add("E_CONFLICT", (*path, "below"), message, "write a `below` that is more than `above`")
+    return False
+
+
 def _check_guard(guard: Guard, path: Path, findings: Findings) -> None:
-    """Compile the expression that a guard carries."""
+    """Compile the expression that a guard carries, and compare its bounds."""
+    check_bounds(getattr(guard, "above", None), getattr(guard, "below", None), path, findings)
     inner = getattr(guard, "of", None)
     if isinstance(inner, str) and (inner == guard.guard or inner not in guard_classes()):
         findings.add("E_GUARD", (*path, "of"), "no such guard", did_you_mean(inner, guard_classes()))

@@ -32,9 +32,9 @@ def waiting(saw: str, wanted: str = "", finding: Finding | None = None) -> Verdi
     return Verdict(result=Result.WAIT, saw=visible(saw), wanted=wanted, finding=finding)
 
 
-def unknown(saw: str, wanted: str = "", finding: Finding | None = None) -> Verdict:
-    """Say that the evidence does not tell."""
-    return Verdict(result=Result.UNKNOWN, saw=visible(saw), wanted=wanted, finding=finding)
+def unknown(saw: str, wanted: str = "", finding: Finding | None = None, remedy: str = "") -> Verdict:
+    """Say that the evidence does not tell, and what would."""
+    return Verdict(result=Result.UNKNOWN, saw=visible(saw), wanted=wanted, finding=finding, remedy=remedy)
 
 
 def failed(finding: Finding, saw: str, wanted: str, remedy: str = "", also: tuple[Finding, ...] = ()) -> Verdict:

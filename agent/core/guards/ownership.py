@@ -100,6 +100,10 @@ class NoProcess(Guard):
         return program.rpartition("/")[2] in self.allow
 
 
+_TOLD = 200
+"""Signs of a command line by which its owner knows which server it is: the path of the program alone may be long."""
+
+
 class PortFree(Guard):
     """Nobody listens on the server's port. Connections that only wait for their end do no harm."""
 
@@ -127,7 +131,7 @@ class PortFree(Guard):
         except UnreadableError as error:
             return unknown(f"port {port} is taken by {names([str(pid) for pid in pids])}; {error}", f"port {port} free")
         processes = {process.pid: process for process in read_processes(sections.get("processes")) or ()}
-        who = describe(processes[pid] for pid in pids if pid in processes) or names([str(pid) for pid in pids])
+        who = describe((processes[pid] for pid in pids if pid in processes), _TOLD) or names([str(pid) for pid in pids])
         saw = f"port {port} is held by {who}"
         if all(ours.has(pid) for pid in pids):
             if still_settling(evidence, self.settle):

@@ -141,7 +141,11 @@ class BenchValid(Guard):
         self, result: BenchmarkResult, prefix: str, duration: float, tokens: int, speed: float
     ) -> Verdict | None:
         wrong, expected = "", result.expected_output_tokens
-        if duration < self.min_duration or tokens <= 0 or speed <= 0 or speed > self.max_tok_s:
+        if 0 < duration < self.min_duration:
+            remedy = "ask for more requests or tokens in a repeat, or lower `min_duration` of bench_valid"
+            saw = f"{prefix}{tokens} tokens in {duration:g} s: too short to tell a speed"
+            return failed(Finding.IMPLAUSIBLE, saw, f"at least {self.min_duration:g} s (min_duration)", remedy)
+        if duration <= 0 or tokens <= 0 or speed <= 0 or speed > self.max_tok_s:
             wrong = f"{tokens} tokens in {duration:g} s at {speed:g} tok/s"
         elif abs(tokens / duration - speed) > 0.01 * speed:
             wrong = f"{tokens} tokens in {duration:g} s are {tokens / duration:.2f} tok/s, it says {speed:.2f}"
@@ -197,9 +201,9 @@ class BenchValid(Guard):
             saw = f"{prefix}{result.warmup_failed} of the requests before it failed"
             return failed(Finding.SERVER_NOT_READY, saw, "a warm-up that succeeds", remedy)
         if result.warmup == 0 and not self.cold_ok:
-            return unknown(
-                f"{prefix}nothing was sent before it: the first requests are slower", "`warmup: 1`, or cold_ok"
-            )
+            saw = f"{prefix}nothing was sent before it: the first requests are slower"
+            remedy = "write `benchmark: {warmup: 1}`, or `cold_ok: true` at the guard bench_valid where this is meant"
+            return unknown(saw, "`warmup: 1`, or cold_ok", remedy=remedy)
         if not self.warm_ok and not result.cache and result.cached_tokens is None:
             wanted = "a flush that succeeded, or how many prompt tokens came from the cache; else warm_ok"
             return unknown(f"{prefix}whether prompts came from the prefix cache is not known", wanted)

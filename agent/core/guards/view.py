@@ -243,7 +243,7 @@ def cause_of(kind: ServerKind, lines: Iterable[str], *, dead: bool) -> tuple[Fin
     return cause[0], cause[1], others
 
 
-def describe(processes: Iterable[Process]) -> str:
-    """Write processes for people: pid, owner, what they are."""
-    words = [f"{process.pid} ({process.user or '?'}) {process.title[:60]}" for process in processes]
+def describe(processes: Iterable[Process], width: int = 60) -> str:
+    """Write processes for people: pid, owner, what they are, in at most ``width`` signs each."""
+    words = [f"{process.pid} ({process.user or '?'}) {process.title[:width]}" for process in processes]
     return "; ".join(words[:3]) + (f" and {len(words) - 3} more" if len(words) > 3 else "")

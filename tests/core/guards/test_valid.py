@@ -95,6 +95,15 @@ def test_limits_can_be_told_otherwise() -> None:
     assert judged(document({"cached_tokens": 50}), warm_ok=True).result is Result.PASS
     assert judged(document({"cached_tokens": None}), warm_ok=True).result is Result.PASS
     assert judged(document(asked={"warmup": 0}), cold_ok=True).result is Result.PASS
+    assert "cold_ok: true" in judged(document(asked={"warmup": 0})).remedy
+
+
+def test_a_short_repeat_names_its_limit() -> None:
+    """What was measured, what is wanted, and both ways out; the limit can be lowered."""
+    verdict = judged(metrics(0.4, 2500.0))
+    assert ("0.4 s" in verdict.saw, verdict.wanted) == (True, "at least 0.5 s (min_duration)"), verdict
+    assert all(word in verdict.remedy for word in ("more requests", "min_duration")), verdict
+    assert judged(metrics(0.4, 2500.0), min_duration=0.3).result is Result.PASS
 
 
 @pytest.mark.parametrize(
