@@ -19,12 +19,19 @@ RUNS_MAX = 30
 
 def in_the_way(run: RunFolder, campaign: Campaign) -> list[str]:
     """Say which other runs are in the way and what to do about them."""
+    from agent.cli.folder import holder
+
     others = list(_others(run))
     said = campaign.moves[-1].because if campaign.moves else ""
     out = []
     for match in re.finditer(r"campaign ([0-9a-f]{8})\b", said):
-        ids = [other.words for other in others if other.id.endswith(match[1])]
-        out += [f"that campaign is {name}; look: agent status {name}; end it: agent stop {name}" for name in ids]
+        for other in others:
+            if other.id.endswith(match[1]):
+                gone = holder(other) is None
+                on = f"; no controller works on it: end it and go on by agent adopt {other.id} --for {run.words}"
+                name = other.words
+                ended = f"end it: agent stop {name}{on if gone else ''}"
+                out.append(f"that campaign is {name}; look: agent status {name}; {ended}")
     leaders = _leaders(campaign)
     for other in others if leaders else ():
         for trial in _left(other, leaders):

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import pwd
+import re
 import signal
 import socket
 import sys
@@ -319,7 +320,7 @@ def closing(campaign: Campaign, session: Session) -> list[str]:
             "",
             f"held in {move.source}: {safe(move.because)}",
             *(safe(line) for line in in_the_way(session.folder, campaign)),
-            f"nothing more is done. Look: agent show {run}; go on: agent resume {run}; end it: agent stop {run}",
+            f"nothing more is done. Look: agent show {run}; go on: agent resume {run}; {_end(campaign, run)}",
             *changed,
             *(["the lab waits for that, half an hour at most"] if session.rehearsal else []),
         ]
@@ -328,6 +329,16 @@ def closing(campaign: Campaign, session: Session) -> list[str]:
         return ["", f"the lab is closed; journal: {session.folder.journal}"]
     running = f"left running: {left[-1].trial} (port {campaign.server.port})" if left else "nothing is left running"
     return ["", *changed, f"{running}; journal: {session.folder.journal}"]
+
+
+def _end(campaign: Campaign, run: str) -> str:
+    """Say how a held run is ended; where that was just refused for want of the lease, how it is not."""
+    move = campaign.moves[-1]
+    if not campaign.stopping or move.outcome != "fenced":
+        return f"end it: agent stop {run}"
+    epoch = re.search(r"--take-over (\d+)", move.because)
+    by = f" --take-over {epoch[1]}" if epoch else " once the host answers"
+    return f"it is not ended, which takes the lease: agent stop {run}{by}"
 
 
 def finish(campaign: Campaign, session: Session) -> int:

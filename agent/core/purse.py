@@ -50,6 +50,24 @@ class Purse:
             return f"{self.elapsed_s:.0f} s of {budget.time_s:.0f} s are used"
         return ""
 
+    def lacks(self, needed: int) -> str:
+        """Say what is missing for a confirmation of so many launches, or ''.
+
+        Of the time only so much that the last of them could still begin: a launch that began in time is measured.
+        """
+        budget = self.plan.budget
+        if budget.launches is not None and budget.launches - self.launches < needed:
+            return f"{budget.launches - self.launches} launches are left, a confirmation needs {needed}"
+        if budget.time_s is None or not self.launches:
+            return ""
+        each, left = self.elapsed_s / self.launches, max(0.0, budget.time_s - self.elapsed_s)
+        if left > (needed - 1) * each:
+            return ""
+        return (
+            f"{left:.0f} s of {budget.time_s:.0f} s are left, a confirmation needs {needed} launches, which took"
+            f" {each:.0f} s each so far"
+        )
+
     def reserved(self) -> bool:
         """Say whether the launches left are those that a confirmation needs.
 

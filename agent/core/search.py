@@ -352,11 +352,9 @@ class _Walk:
         if not self.plan.search.confirm_launches:
             return self.finished("budget" if cut else "explored")
         shared = baseline.trial.launch_digest() == best.trial.launch_digest()
-        limit, needed = self.plan.budget.launches, LAUNCHES_MIN * (1 if shared else 2)
-        if not self.confirming and limit is not None and limit - self.purse.launches < needed:
-            return self.finished(
-                "budget", f"{limit - self.purse.launches} launches are left, a confirmation needs {needed}"
-            )
+        lack = "" if self.confirming else self.purse.lacks(LAUNCHES_MIN * (1 if shared else 2))
+        if lack:
+            return self.finished("budget", lack)
         self.confirmed = Confirmation(self.plan, self.known, self.history, baseline, best)
         return self.confirmed.next()
 

@@ -73,6 +73,25 @@ def test_a_second_campaign_waits_or_takes_over_by_the_epoch_it_was_shown(tmp_pat
     assert not listening(tiny.port)
 
 
+def test_a_held_run_gets_past_the_lease_of_a_controller_that_was_killed(tmp_path: Path) -> None:
+    """It can be stopped, having started nothing; and `adopt` of the killed run takes its lease and its server."""
+    tiny = make(tmp_path, sweep="[400]", more="")
+    killed_in_the_middle(tiny)
+    first = tiny.run().name
+    held = tiny.agent("run", str(tiny.playbook), "--plain")
+    assert held.returncode == 3, held.stdout
+    assert f"no controller works on it: end it and go on by agent adopt {first}" in held.stdout
+    second = next(path.name for path in tiny.runs.iterdir() if path.name != first)
+    stopped = tiny.agent("stop", second, "--plain")
+    assert stopped.returncode == 0, stopped.stdout
+    assert len(listening(tiny.port)) == 1, "the other run's server is not touched"
+    assert tiny.agent("replay", second).returncode == 0
+    assert tiny.agent("run", str(tiny.playbook), "--plain").returncode == 3
+    adopted = tiny.agent("adopt", first, "--plain")
+    assert adopted.returncode == 0, adopted.stdout
+    assert not listening(tiny.port)
+
+
 def test_a_run_killed_while_its_server_loads_finds_it_again(tmp_path: Path) -> None:
     """The server that is still loading is waited for, not started a second time."""
     tiny = make(tmp_path, sweep="[400]")

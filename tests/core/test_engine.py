@@ -338,18 +338,29 @@ def test_a_stop_of_a_held_run_ends_what_is_ours_whoever_else_is_there() -> None:
 
 
 def test_a_stop_that_cannot_be_carried_out_rests_again() -> None:
-    """The host's lease is somebody else's: the order holds once, it does not spin."""
-    refuse = {"on": True}
+    """The host that it worked on is somebody else's now: the order holds once, it does not spin."""
+    states = tuple(
+        state.model_copy(update={"guards": (read_guard({"guard": "port_free"}),)})
+        if state.name == "verify-clean"
+        else state
+        for state in plan().states
+    )
+    refuse = {"on": False}
 
     def busy(request: str, action: Any) -> Refused | None:
-        return Refused(code="BUSY", text="BUSY ab epoch 3 age 5") if action.do == "acquire" and refuse["on"] else None
+        return (
+            Refused(code="BUSY", text="BUSY ab epoch 3 age 5 s resource cpu")
+            if action.do == "acquire" and refuse["on"]
+            else None
+        )
 
     journal, box, clock = MemoryJournal(), Box(refuse=busy), FastClock()
-    run(journal, box, None, clock)
-    before = len(journal.rows)
+    run(journal, box, opened(states=states), clock)
+    before, refuse["on"] = len(journal.rows), True
     campaign = run(journal, box, Resumed(), clock, Instructed(order=Stop(), by="test"))
     assert campaign.visit is not None
-    assert campaign.visit.state == "hold"
+    assert (campaign.visit.state, campaign.moves[-1].outcome) == ("hold", "fenced")
+    assert "--take-over 3" in campaign.moves[-1].because, "it says what to do"
     assert len(journal.rows) - before < 20
     refuse["on"] = False
     campaign = run(journal, box, Resumed(), clock)
@@ -357,6 +368,28 @@ def test_a_stop_that_cannot_be_carried_out_rests_again() -> None:
     assert campaign.visit.state == "done"
     assert campaign.concluded is not None
     assert campaign.concluded.word == "none"
+    replay(journal)
+
+
+def test_a_run_that_never_had_the_lease_can_always_be_stopped() -> None:
+    """Held by another's lease it has done nothing on the host: the order ends it, whoever has the lease."""
+
+    def busy(request: str, action: Any) -> Refused | None:
+        return Refused(code="BUSY", text="BUSY ab epoch 3 age 5 s resource cpu") if action.do == "acquire" else None
+
+    journal, box, clock = MemoryJournal(), Box(refuse=busy), FastClock()
+    run(journal, box, None, clock)
+    held = run(journal, box, Resumed(), clock)
+    assert held.visit is not None
+    assert (held.visit.state, held.moves[-1].outcome) == ("hold", "fenced")
+    assert "--take-over 3" in held.moves[-1].because
+    asked = len(box.asked)
+    campaign = run(journal, box, Resumed(), clock, Instructed(order=Stop(), by="test"))
+    assert campaign.visit is not None
+    assert campaign.visit.state == "done"
+    assert campaign.concluded is not None
+    assert campaign.concluded.word == "none"
+    assert {action.do for _, action in box.asked[asked:] if action.effect} <= {"acquire"}
     replay(journal)
 
 

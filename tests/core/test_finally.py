@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from agent.core.campaign.choices import choose_finally
+from agent.core.campaign.choices import choose_finally, concluded
 from agent.core.campaign.keep import REPLACED
 from agent.core.campaign.state import Campaign
 from agent.core.events import Concluded, Moved
+from agent.core.search import Finished
+from agent.core.statistics import Comparison
 from tests.core.test_engine import opened
 
 ENDS = {
@@ -49,3 +51,14 @@ def test_else_nothing_of_ours_is_left(end: str, mode: str, kept: str) -> None:
     """Nothing was kept to be restored, it was not asked for, or no valid configuration is known that could stay."""
     choice = choose_finally(at_the_end(end, mode, kept=kept))
     assert (choice.outcome, choice.proposal) == ("stop", None)
+
+
+def test_a_budget_that_ends_in_the_confirmation_leaves_it_open() -> None:
+    """What was measured is valid and too little: not conclusive, with the best so far; never invalid."""
+    short = Comparison(word="invalid", launches=1)
+    campaign = Campaign(opened=opened())
+    found = concluded(campaign, Finished("budget", "712 s of 600 s are used", "m-16", "baseline", short))
+    assert (found.word, found.exit, found.winner) == ("not conclusive", 5, "m-16")
+    assert "no comparison yet; the best that was explored is m-16" in found.because
+    failed = concluded(campaign, Finished("confirmation failed", "", "m-16", "baseline", short))
+    assert (failed.word, failed.exit) == ("invalid", 6)

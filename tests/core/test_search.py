@@ -12,7 +12,7 @@ import pytest
 from agent.core.explored import Explored
 from agent.core.forecast import forecast
 from agent.core.plan import Axis, Budget, Cure, Expr, Goal, Noise, Search, Server, Stage, Trial
-from agent.core.search import Score
+from agent.core.search import Confirm, Finished, Next, Score, propose
 from tests.support.searching import DRAFT, STEPS, Bench, evaluate, knob, plan, surface
 
 
@@ -414,3 +414,19 @@ def test_a_warm_launch_counts_for_nothing():
     end = slow.run()
     assert end.comparison is not None
     assert end.comparison.estimate == pytest.approx(92 / 90, rel=1e-3)
+
+
+def test_time_that_pays_for_no_confirmation_begins_none():
+    """Like launches: where its last launch could not begin in time, the search says so instead of beginning it."""
+
+    def after(elapsed_s: float) -> Next:
+        bench = Bench(plan(knob(1, 2), flags={}, confirm=0), lambda trial: 80.0 + 10 * trial.flags.get("x", 0))
+        bench.run()
+        search = plan(knob(1, 2), flags={}, budget=Budget(time_s=1000))
+        return propose(search, bench.history, evaluate, launches=3, elapsed_s=elapsed_s)
+
+    assert isinstance(after(400), Confirm)  # 133 s each: the fourth launch begins at 800 s
+    end = after(600)
+    assert isinstance(end, Finished)
+    assert (end.reason, end.winner) == ("budget", "knob-2")
+    assert "400 s of 1000 s are left, a confirmation needs 4 launches, which took 200 s each so far" in end.because

@@ -155,7 +155,7 @@ def _next(campaign: Campaign) -> Choice:
     step = proposed(campaign)
     assert not isinstance(step, Consult), "the state waits for its adviser"
     if isinstance(step, Finished):
-        return Choice(first=[_concluded(campaign, step)])
+        return Choice(first=[concluded(campaign, step)])
     proposal = _proposed(campaign, step.trial, "; ".join([step.because, *step.notes]))
     return Choice(outcome="next" if proposal.launch not in campaign.launches else "same-launch", proposal=proposal)
 
@@ -300,9 +300,13 @@ def _cold(campaign: Campaign) -> list[str]:
     return []
 
 
-def _concluded(campaign: Campaign, step: Finished) -> Concluded:
+def concluded(campaign: Campaign, step: Finished) -> Concluded:
+    """Say what a search that has finished comes to."""
     goal, comparison = campaign.plan.goal, step.comparison
-    parts = (step.reason, step.because, *step.notes, *_noise(step), *_cold(campaign))
+    # Launches that were not paid for are no failure of validity: what was measured is valid, and too little.
+    unpaid = step.reason == "budget" and "invalid" in (comparison.word if comparison else "", step.word)
+    known = f"no comparison yet; the best that was explored is {step.winner}" if unpaid and step.winner else ""
+    parts = (step.reason, step.because, known, *step.notes, *_noise(step), *_cold(campaign))
     because = "; ".join(part for part in parts if part)
     common: dict[str, Any] = {
         "metric": goal.metric,
@@ -313,14 +317,15 @@ def _concluded(campaign: Campaign, step: Finished) -> Concluded:
         "drift": step.drift,
     }
     if step.front:
-        code = Exit.BUDGET if step.reason == "budget" and step.word != "goal met" else EXITS[step.word]
+        word = "not conclusive" if unpaid else step.word
+        code = Exit.BUDGET if step.reason == "budget" and word != "goal met" else EXITS[word]
         found = {"ratio": comparison.estimate, "low": comparison.low, "high": comparison.high} if comparison else {}
         if comparison:
             found |= {"level": comparison.level, "launches": comparison.launches}
-        return Concluded(word=step.word, front=step.front, exit=code, **found, **common)
+        return Concluded(word=word, front=step.front, exit=code, **found, **common)
     if comparison is not None:
         # A winner that breaks a limit on a fresh launch has not been shown to be better, however fast it is.
-        word = "not conclusive" if step.reason == "limit broken" else comparison.word
+        word = "not conclusive" if step.reason == "limit broken" or unpaid else comparison.word
         code = Exit.BUDGET if step.reason == "budget" and word != "goal met" else EXITS[word]
         return Concluded(
             word=word,

@@ -24,7 +24,7 @@ from . import choices, inquiry
 from .common import Context, Step, again, inputs_action, merge, sure
 from .examine import passed_states, told_guards
 from .keep import REPLACED
-from .lease import fenced, lease_of, look_up, refused
+from .lease import fenced, lease_of, look_up, refused, untouched
 from .parts import LANE, Visit
 from .state import Campaign, is_cancelled
 from .steps import STEPS
@@ -95,7 +95,7 @@ def _live(campaign: Campaign, visit: Visit) -> list[Any]:
     """One visit: ask what is to be asked, judge what is known, leave when it is settled."""
     state = campaign.plan.state(visit.state)
     context = Context(campaign, visit, evidence_of(campaign, visit))
-    if campaign.renew and (renewal := _renewal(campaign, context)) is not None:
+    if campaign.renew and not untouched(campaign) and (renewal := _renewal(campaign, context)) is not None:
         return renewal
     if (review := _review(campaign, context)) is not None:
         return review
@@ -364,9 +364,12 @@ def _renewal(campaign: Campaign, context: Context) -> list[Any] | None:
     step = sure(context, role, lease_of(campaign))
     if not step.done:
         return list(_requests(context, step.ask))
-    outcome, host = context.visit.of(role)[-1].outcome, campaign.server.host
-    said = refused(outcome.text, host).saw if isinstance(outcome, Refused) else "no answer"
-    return _leave(campaign, context, "fenced", f"the lease cannot be taken again: {said}")
+    outcome, said = context.visit.of(role)[-1].outcome, "no answer"
+    if isinstance(outcome, Refused):
+        verdict = refused(outcome.text, campaign.server.host)
+        said = f"{verdict.saw}; {verdict.remedy}"
+    how = "taken again" if campaign.worked else "taken"
+    return _leave(campaign, context, "fenced", f"the lease cannot be {how}: {said}")
 
 
 def _review(campaign: Campaign, context: Context) -> list[Any] | None:

@@ -113,6 +113,12 @@ def refused(text: str, host: str) -> Verdict:
     return failed(Finding.FOREIGN, saw, _WANTED, remedy)
 
 
+def holders(text: str) -> list[tuple[str, int]]:
+    """Return campaign and epoch of each lease that a refusal names."""
+    found = (_BUSY.match(line) for line in text.splitlines())
+    return [(match[1].partition(":")[0], int(match[2])) for match in found if match]
+
+
 _WANTED = "what no other campaign holds"
 _WAIT = "wait for that campaign, or end it with `agent stop` where it was begun"
 
@@ -135,3 +141,13 @@ def fenced(visit: Visit) -> str | None:
         if isinstance(answer.outcome, Refused) and answer.outcome.code == "FENCED":
             return answer.outcome.text.strip()
     return None
+
+
+def untouched(campaign: Campaign) -> bool:
+    """Whether a run is to end that has done nothing on the host, since another campaign had the lease all along.
+
+    There is nothing to be ended there, so whoever holds the lease, the order is carried out. Where the answer to a
+    request for it is still to come, that may yet give it to us.
+    """
+    asked = any(isinstance(answer.action, Acquire) for answer in campaign.open.values())
+    return not asked and campaign.stopping and campaign.barred and not campaign.keys()

@@ -31,7 +31,7 @@ from ..events import (
 )
 from ..evidence import Answer
 from ..machine import DONE, ENDS, FAILED, HOLD, Machine
-from ..observations import Completed, SectionResult, read_job_state, read_sections
+from ..observations import Completed, Refused, SectionResult, read_job_state, read_sections
 from ..plan import Plan, Server
 from ..probes.advice import read_advice
 from ..probes.gpu import GpuTable, read_gpus
@@ -80,6 +80,10 @@ class Campaign:
     """The host's GPUs as they were when a lease by UUID was asked for."""
     leased: bool = False
     """We hold the host's lease, as far as its last answer tells."""
+    worked: bool = False
+    """We held it at some time. Every effect needs it: without, nothing was done on the host."""
+    barred: bool = False
+    """The host refused its lease to this run, which never had it: another campaign has what it wants."""
     confirmed: set[str] = field(default_factory=set)
     edits: Edits = field(default_factory=Edits)
     """What this run changed on hosts."""
@@ -267,6 +271,9 @@ def _learn(campaign: Campaign, answer: Answer) -> None:
         campaign.jobs.pop(answer.action.key, None)
     if isinstance(answer.action, Acquire) and isinstance(answer.outcome, Completed):
         campaign.leased, campaign.renew = answer.action.ttl_s > 0, False
+        campaign.worked, campaign.barred = campaign.worked or campaign.leased, False
+    elif isinstance(answer.action, Acquire) and isinstance(answer.outcome, Refused):
+        campaign.barred = answer.outcome.code == "BUSY" and not campaign.worked
     if isinstance(answer.action, Start) and answer.role == "start" and text is not None:
         for launch in reversed(campaign.launches.values()):
             if launch.key == answer.action.key:
