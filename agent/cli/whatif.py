@@ -40,7 +40,9 @@ def what_if(journal: Path, plan: Plan | None, change: Callable[[Plan], Plan]) ->
     """Derive anew under ``plan`` (None = the run's own) as changed; return that, and verdicts along the record."""
     import asyncio
 
-    from agent.core.events import Opened
+    from agent.core.events import Opened, Scored
+    from agent.core.whatif_rules import unmeasured
+    from agent.core.wording import did_you_mean
     from agent.errors import JournalError
     from agent.journal.store import Journal
 
@@ -50,6 +52,10 @@ def what_if(journal: Path, plan: Plan | None, change: Callable[[Plan], Plan]) ->
         if opened is None:
             raise JournalError(f"{journal} has no opening entry", "name a run that was started")
         changed = change(plan or opened.plan)
+        measured = {name for entry in entries if isinstance(entry.event, Scored) for name in entry.event.values}
+        if missing := unmeasured(changed, plan or opened.plan, measured):
+            what = f"goal: the run's benchmark reported no {missing}"
+            raise _usage(what, did_you_mean(missing, sorted(measured)))
         pairing = WhatIf(entries, changed)
 
         def watch(entry: Entry, campaign: Campaign) -> None:
@@ -69,7 +75,7 @@ def report(run: Any, args: argparse.Namespace) -> None:
     def change(plan: Plan) -> Plan:
         for setting in args.guard:
             plan = with_guard(plan, setting)
-        for setting in args.rule:
+        for setting in sorted(args.rule, key=lambda rule: not rule.startswith("goal.metric=")):  # it sets a direction
             plan = with_rule(plan, setting)
         return plan
 
@@ -130,7 +136,7 @@ def with_guard(plan: Plan, setting: str) -> Plan:
     """Return the plan with every guard of that name set otherwise: ``gpus_clean.tolerance=2%``."""
     left, _, text = setting.partition("=")
     name, _, option = left.partition(".")
-    if not text or not option:
+    if not text.strip() or not option or "\n" in text:
         raise _usage(f"--guard {setting}", "write NAME.OPTION=VALUE: --guard gpus_clean.tolerance_mib=64")
     changed = 0
 
@@ -142,7 +148,7 @@ def with_guard(plan: Plan, setting: str) -> Plan:
             known = ", ".join(sorted(set(type(guard).model_fields) - {"guard"})) or "none"
             raise _usage(f"--guard {setting}: {name} has no option {option!r}", f"its options: {known}")
         changed += 1
-        return _validated(type(guard), {**guard.model_dump(), option: _value(text)}, f"--guard {setting}")
+        return _set(guard, option, text, f"--guard {setting}")
 
     states = tuple(
         state.model_copy(update={"guards": tuple(change(guard) for guard in state.guards)}) for state in plan.states
@@ -154,49 +160,46 @@ def with_guard(plan: Plan, setting: str) -> Plan:
     return plan.model_copy(update={"states": states, "assumptions": assumptions})
 
 
-RULES = ("goal", "budget", "search.confirm_launches", "benchmark.repeats", "finally", "seed")
+RULES = ("goal", "budget", "search.confirm", "benchmark.repeats", "finally", "seed")
 """Parts of a plan that a rule may change; the rest is what ``--with`` is for."""
 
 
 def with_rule(plan: Plan, setting: str) -> Plan:
     """Return the plan with one rule of decision set otherwise: ``goal.improve=5%``."""
+    from agent.core import whatif_rules
+    from agent.errors import PlaybookError
+
     name, _, text = setting.partition("=")
-    if not text or not any(name == rule or name.startswith(f"{rule}.") for rule in RULES):
-        raise _usage(f"--rule {setting}", f"write NAME=VALUE; rules begin with {', '.join(RULES)}")
-    whole = plan.model_dump(by_alias=True)
-    *path, last = name.split(".")
-    part: Any = whole
-    for key in path:
-        part = part.get(key) if isinstance(part, dict) else None
-    if not isinstance(part, dict) or last not in part:
-        known = ", ".join(sorted(part)) if isinstance(part, dict) else "none"
-        raise _usage(f"--rule {setting}: there is no such rule", f"known there: {known}")
-    if isinstance(part[last], float) and not text.endswith("%") and last in ("improve", "until_cv"):
-        raise _usage(f"--rule {setting}: a share has a percent sign", f"write {name}={text}%")
-    part[last] = _value(text)
-    return _validated(type(plan), whole, f"--rule {setting}")  # type: ignore[no-any-return]
+    known = any(name.startswith((f"{rule}.", f"{rule}_")) or name == rule for rule in RULES)
+    if not text.strip() or "\n" in text or not known or name in ("goal", "budget", "search.confirm"):
+        raise _usage(f"--rule {setting}", f"write NAME=VALUE, as goal.improve=5%; rules begin with {', '.join(RULES)}")
+    try:
+        return whatif_rules.with_rule(plan, name, text)
+    except PlaybookError as error:
+        what, remedy = whatif_rules.words(error)
+        raise _usage(f"--rule {setting}: {what}", remedy) from error
 
 
-def _value(text: str) -> Any:
-    """Read a value as a playbook would write it: units, numbers, truth, words."""
-    from agent.core.values import parse_duration, parse_percent, parse_size
-
-    for read in (parse_percent, parse_duration, parse_size, json.loads):
-        try:
-            return read(text)
-        except ValueError:
-            continue
-    return text
-
-
-def _validated(kind: Any, values: dict[str, Any], what: str) -> Any:
+def _set(guard: Any, option: str, text: str, what: str) -> Any:
+    """Return the guard with an option set as a playbook would write it."""
     from pydantic import ValidationError
 
+    from agent.core.check import Findings, explain
+    from agent.core.whatif_rules import words
+    from agent.core.yaml import load
+    from agent.errors import PlaybookError
+
     try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise _usage(f"{what}: {first['msg']}", "see docs/reference/playbook.md for what is allowed there") from error
+        document = load(f"{option}: {text}\n".encode(), "")
+        values, findings = {**guard.model_dump(), **document.data}, Findings(document)
+        try:
+            return type(guard).model_validate(values)
+        except ValidationError as error:
+            explain(error, values, type(guard), findings)
+            raise PlaybookError("it cannot be used", problems=findings.all()) from error
+    except PlaybookError as error:
+        said, remedy = words(error)
+        raise _usage(f"{what}: {said}", remedy) from error
 
 
 def _usage(what: str, remedy: str) -> Exception:

@@ -144,6 +144,48 @@ def test_a_rule_that_is_not_there_is_said(setting: str) -> None:
         with_rule(plan(), setting)
 
 
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("budget.launches=0", "write at least 1"),
+        ("budget.time=5", "a duration has a unit"),
+        ("search.confirm.launches=65", "write at most 64"),
+        ("search.confirm_launches=1", "one launch a side proves nothing"),
+        ("search.confirm.most=1", "write at least 2"),
+        ("benchmark.repeats=0", "write at least 1"),
+        ("benchmark.repeats.max=1", "write 2 or more"),
+        ("goal.improve=abc", "write 2%"),
+        ("goal.metric=No Such", "a metric is a lower-case word"),
+        ("goal.pareto=[a, b]", "a front is another plan"),
+        ("seed=[", "did not find"),
+    ],
+)
+def test_a_rule_passes_the_checks_of_a_playbook(setting: str, said: str) -> None:
+    """What no playbook may say is no question either: refused, in the playbook's words."""
+    with pytest.raises(AgentError, match="E_WHAT_IF") as error:
+        with_rule(plan(), setting)
+    assert said in str(error.value)
+
+
+def test_a_rule_is_what_the_playbook_would_come_to() -> None:
+    """Units and short forms are read; a metric brings its direction."""
+    assert with_rule(plan(), "budget.time=2h").budget.time_s == 7200
+    assert with_rule(plan(), "budget.launches=null").budget.launches is None
+    measured = with_rule(plan(), "benchmark.repeats=5").benchmark
+    assert measured is not None
+    assert (measured.repeats.min, measured.repeats.max) == (5, 5)
+    goal = with_rule(plan(), "goal.metric=ttft_ms").goal
+    assert (goal.metric, goal.direction) == ("ttft_ms", "down")
+    assert with_rule(plan(), "goal.limits=[ttft_ms <= 500]").goal.limits[0].at_most == 500
+
+
+def test_a_metric_that_the_run_never_measured_is_said(tmp_path: Path) -> None:
+    """It would make every trial invalid, which is no answer."""
+    write(tmp_path, 0)
+    with pytest.raises(AgentError, match="reported no nosuch"):
+        what_if(tmp_path / "journal.db", None, lambda plan: with_rule(plan, "goal.metric=nosuch"))
+
+
 def test_from_a_journal(tmp_path: Path) -> None:
     """The same from the file, with its blobs."""
     write(tmp_path, 0)
