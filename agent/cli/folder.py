@@ -62,8 +62,12 @@ def create(root: Path, playbook: str, campaign: str) -> RunFolder:
 
 
 def all_runs(root: Path) -> list[RunFolder]:
-    """Return every run below ``root``, newest last."""
+    """Return every run below ``root``, newest last; a folder that is not there yet has none."""
     if not root.is_dir():
+        if root.exists():
+            from agent.errors import AgentError, Exit
+
+            raise AgentError(f"{root} is no folder", "--runs DIR names the folder of runs", "E_RUNS", exit=Exit.USAGE)
         return []
     return [RunFolder(path) for path in sorted(root.iterdir()) if path.is_dir() and RunFolder(path).journal.is_file()]
 

@@ -59,7 +59,9 @@ def main(argv: list[str] | None = None) -> int:
     from agent.errors import AgentError, Exit  # after parsing: `--help` must not pay for it
 
     try:
-        return int(args.main(args))
+        code = int(args.main(args))
+        sys.stdout.flush()  # here, where a full disk can still be told from a defect
+        return code
     except AgentError as error:
         from .text import safe
 
@@ -67,11 +69,15 @@ def main(argv: list[str] | None = None) -> int:
         return int(error.exit)
     except BrokenPipeError:
         # The reader of our output went away (`agent show … | head`): nothing is wrong.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _let_go()
         return 0
     except KeyboardInterrupt:
         return int(Exit.INTERRUPTED)
     except OSError as error:
+        if not error.filename and (why := _unsaid()):
+            print(f"E_OUTPUT: what this command says cannot be written: {why}", file=sys.stderr)
+            print("    see to the file or pipe that its output goes to, and ask again", file=sys.stderr)
+            return int(Exit.USAGE)
         where = f"{error.filename}: " if error.filename else ""
         print(f"E_OS: {where}{error.strerror or error}", file=sys.stderr)
         print("    see whether that place exists and can be written", file=sys.stderr)
@@ -82,6 +88,21 @@ def main(argv: list[str] | None = None) -> int:
 
         traceback.print_exc()
         return int(Exit.DEFECT)
+
+
+def _unsaid() -> str:
+    """Return why standard output takes nothing more; '' when it does."""
+    try:
+        os.write(sys.stdout.fileno(), b"\n")  # what Python could not write it has thrown away: a flush says nothing
+    except OSError as error:
+        _let_go()
+        return error.strerror or str(error)
+    return ""
+
+
+def _let_go() -> None:
+    """Let what is still to be written go nowhere, or Python tries it once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def entry() -> None:

@@ -16,7 +16,10 @@ _KINDS = "('opened', 'resumed', 'instructed', 'moved', 'proposed', 'scored', 'co
 
 
 def read_row(journal: Path, run: str, metric: str = "") -> dict[str, Any]:
-    """Return a run's row; ``metric`` chooses the best trial, else the goal's does."""
+    """Return a run's row: its best trial by ``metric``; without, its winner or its best by the goal's.
+
+    The record is not audited.
+    """
     import sqlite3
 
     try:
@@ -57,7 +60,8 @@ def _row(connection: sqlite3.Connection, run: str, metric: str) -> dict[str, Any
         "low": concluded.get("low"),
         "high": concluded.get("high"),
         "level": concluded.get("level"),
-        "best": _best_of(scored, metric or goal.get("metric", ""), goal, concluded),
+        "best": _best_of(scored, metric or goal.get("metric", ""), goal, {} if metric else concluded),
+        "metrics": sorted({name for item in scored if item["valid"] for name in item["values"]}),
         "baseline": _baseline_of(scored, goal.get("metric", ""), concluded),
         "confirmed": _confirmed(scored, goal.get("metric", "")),
         "hosts": {name: host.get("address", "") for name, host in plan.get("hosts", {}).items()},
@@ -76,7 +80,7 @@ def _values(scored: list[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
 def _best_of(
     scored: list[dict[str, Any]], metric: str, goal: dict[str, Any], concluded: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """Return the best trial on one launch, means over its repeats; for the goal's metric a winner, if there is one."""
+    """Return the best trial on one launch, means over its repeats; of a decision's winner, if there is one."""
     own = metric == goal.get("metric")
     lower = goal.get("direction") == "down"
     if not own:
@@ -84,7 +88,7 @@ def _best_of(
 
         lower = lower_is_better(metric)
     valid = _values(scored, metric)
-    won = [item for item in valid if own and item["trial"] == concluded.get("winner")]
+    won = [item for item in valid if item["trial"] == concluded.get("winner")]
     best = (min if lower else max)(won or valid, key=lambda item: item["values"][metric], default=None)
     if best is None:
         return None

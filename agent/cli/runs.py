@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ def add(commands: Any) -> None:
     command = commands.add_parser(
         "runs", help="list the runs there are, the best of them, or the trend of one playbook"
     )
-    command.add_argument("--best", metavar="METRIC", help="the best valid trial of each run by this metric, best first")
-    command.add_argument("--trend", metavar="PLAYBOOK", help="baseline and winner of each run of this playbook")
+    one = command.add_mutually_exclusive_group()
+    one.add_argument("--best", metavar="METRIC", help="the best valid trial of each run by this metric, best first")
+    one.add_argument(
+        "--trend", metavar="PLAYBOOK", help="baseline and winner of each run of a playbook, by name or file"
+    )
     command.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR")
     command.add_argument("--json", action="store_true")
     command.set_defaults(main=main)
@@ -31,10 +35,11 @@ def main(args: argparse.Namespace) -> int:
 
     runs = all_runs(args.runs)
     rows = [read_row(run.journal, run.id, args.best or "") for run in runs]
-    if args.trend:
-        rows = [row for row in rows if row.get("playbook") == args.trend]
-    elif args.best:
-        rows = sorted((row for row in rows if row.get("best")), key=_rank)
+    if args.trend or args.best:
+        rows = _chosen(rows, args)
+        _audited(rows, {run.id: run.journal for run in runs})
+        if args.best:
+            rows = sorted(rows, key=_rank)
     else:
         from agent.cli.folder import holder
 
@@ -55,9 +60,55 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _rank(row: dict[str, Any]) -> float:
+def _chosen(rows: list[dict[str, Any]], args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the runs with the metric, or of the playbook, that was named; AgentError when none has that name."""
+    from agent.cli.text import one_line
+    from agent.core.wording import did_you_mean
+    from agent.errors import AgentError, Exit
+
+    for row in rows:
+        if row["condition"].startswith("unreadable"):
+            print(one_line(f"{row['run']}: not looked at: it cannot be read: see `agent audit`"), file=sys.stderr)
+    read = [row for row in rows if row.get("playbook")]
+    if args.trend:
+        name = _playbook(args.trend)
+        found, known = [row for row in read if row["playbook"] == name], {row["playbook"] for row in read}
+        what = f"no run of a playbook {name!r} in {args.runs}/"
+    else:
+        found, known = [row for row in read if row["best"]], {name for row in read for name in row["metrics"]}
+        what = f"no valid trial of any run in {args.runs}/ has a metric {args.best!r}"
+    if not found:
+        advice = did_you_mean(args.trend or args.best, known) if known else "there is none yet: agent run PLAYBOOK"
+        raise AgentError(what, advice, "E_RUNS", exit=Exit.USAGE)
+    return found
+
+
+def _playbook(word: str) -> str:
+    """Return the name of the playbook that a word names: its own, or that in a file."""
+    from agent.cli.loading import load
+
+    path = Path(word)
+    return load(path)[1].name if path.suffix in (".yaml", ".yml") or path.is_file() else word
+
+
+def _audited(rows: list[dict[str, Any]], journals: dict[str, Path]) -> None:
+    """Note of each run what is wrong with its record, 0 for nothing: numbers of one that was changed prove nothing."""
+    from agent.journal.anchors import anchors_file
+    from agent.journal.verify import verify
+
+    own = anchors_file()
+    for row in rows:
+        anchors = [own] if own.is_file() else []
+        row["finding"] = verify(journals[row["run"]], anchors=anchors, blobs=False, indexes=False).finding
+
+
+def _rank(row: dict[str, Any]) -> tuple[bool, float]:
     best = row["best"]
-    return float(best["value"]) if best["lower_is_better"] else -float(best["value"])
+    return row["finding"] != 0, float(best["value"]) if best["lower_is_better"] else -float(best["value"])
+
+
+def _mark(row: dict[str, Any]) -> str:
+    return f"  (THE RECORD DOES NOT HOLD: finding {row['finding']})" if row["finding"] else ""
 
 
 # ---------------------------------------------------------------- for people
@@ -80,8 +131,6 @@ def _list(rows: list[dict[str, Any]], args: argparse.Namespace) -> list[str]:
 
 
 def _best(rows: list[dict[str, Any]], metric: str) -> list[str]:
-    if not rows:
-        return [f"no valid trial of any run has the metric {metric}"]
     less = "less" if rows[0]["best"]["lower_is_better"] else "more"
     out = [
         f"{metric}, {less} is better; exploration and confirmation alike, so the first one is flattered by the choice"
@@ -92,13 +141,11 @@ def _best(rows: list[dict[str, Any]], metric: str) -> list[str]:
         spread = "" if best["deviation"] is None else f" ± {best['deviation']:.2g}"
         where = f"{best['trial']} on {best['launch']}"
         mark = "  (rehearsal: simulated)" if row["rehearsal"] else ""
-        out.append(f"{best['value']:>12.5g}{spread:<11} {row['run']:<{width}}  {where}{mark}")
+        out.append(f"{best['value']:>12.5g}{spread:<11} {row['run']:<{width}}  {where}{mark}{_mark(row)}")
     return out
 
 
 def _trend(rows: list[dict[str, Any]], playbook: str) -> list[str]:
-    if not rows:
-        return [f"no run of a playbook {playbook}"]
     metric = rows[-1]["goal"].get("metric", "")
     out = [
         f"{playbook}: {metric} by run, oldest first",
@@ -113,7 +160,8 @@ def _trend(rows: list[dict[str, Any]], playbook: str) -> list[str]:
         numbers = " ".join(f"{'–' if value is None else format(value, '.5g'):>10}" for value in (baseline, best))
         numbers += " " if row["confirmed"] or best is None else "*"
         word = f"{row['condition']} {_percent(row['ratio'])}{between}"
-        out.append(f"{_utc(row['started_ns']):<17} {numbers} {bar:<20} {word}  agent {row['agent']}  {row['run']}")
+        where = f"agent {row['agent']}  {row['run']}{_mark(row)}"
+        out.append(f"{_utc(row['started_ns']):<17} {numbers} {bar:<20} {word}  {where}")
     return out
 
 

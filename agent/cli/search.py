@@ -14,10 +14,18 @@ def add(commands: Any) -> None:
     command = commands.add_parser("search", help="find words in what runs observed, judged and logged")
     command.add_argument("words", help="a word, or a phrase in quotes; punctuation and case do not matter")
     command.add_argument("run", nargs="*", help="only in these (default: every run)")
-    command.add_argument("--limit", type=int, default=20, metavar="N", help="so many places at most (default 20)")
+    command.add_argument("--limit", type=_count, default=20, metavar="N", help="so many places at most (default 20)")
     command.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR")
     command.add_argument("--json", action="store_true")
     command.set_defaults(main=main)
+
+
+def _count(text: str) -> int:
+    """Return the number in an argument, which is one at least."""
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return number
 
 
 def main(args: argparse.Namespace) -> int:
@@ -30,7 +38,7 @@ def main(args: argparse.Namespace) -> int:
 
     runs = [find(args.runs, name) for name in args.run] or all_runs(args.runs)
     root = args.runs if args.runs.is_dir() else runs[0].path.parent if runs else args.runs
-    hits, unread = search(root, [run.path for run in runs], args.words, max(1, args.limit))
+    hits, unread = search(root, [run.path for run in runs], args.words, args.limit)
     if args.json:
         print(json.dumps([asdict(hit) for hit in hits]))
         return _exit(hits, unread)

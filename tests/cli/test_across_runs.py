@@ -6,12 +6,16 @@ import asyncio
 import json
 import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent.cli.main import main
+from agent.cli.replay import folded
+from agent.core.report import summary
 from agent.journal.search import INDEX
 from agent.journal.store import Journal
 from tests.cli.runs import CAMPAIGN, campaign, opened
@@ -76,12 +80,27 @@ def test_a_run_that_cannot_be_read_is_in_the_list(runs: Path, capsys: pytest.Cap
 def test_the_best(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By a metric of which more is better, and one of which less is; a metric that nobody has."""
     (best,) = told(capsys, "runs", "--runs", str(runs), "--best", "output_tok_s")
-    assert best["best"]["trial"] == "steps-2"
+    trials = summary(folded(runs / "eagle3-lab" / "journal.db"))["trials"]
+    assert best["best"]["value"] == max(row["value"] for row in trials if row["valid"])
     (best,) = told(capsys, "runs", "--runs", str(runs), "--best", "ttft_ms_p99")
     assert (best["best"]["metric"], best["best"]["lower_is_better"]) == ("ttft_ms_p99", True)
     assert main(["runs", "--runs", str(runs), "--best", "ttft_ms_p99"]) == 0
     assert "rehearsal: simulated" in capsys.readouterr().out
-    assert told(capsys, "runs", "--runs", str(runs), "--best", "none") == []
+    assert main(["runs", "--runs", str(runs), "--best", "output_toks"]) == 2
+    assert "did you mean `output_tok_s`?" in capsys.readouterr().err
+
+
+def test_numbers_of_a_changed_record_come_last(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A value that somebody raised is not the best, and its record's finding stands beside it."""
+    shutil.copytree(runs / "eagle3-lab", runs / "raised")
+    raised = runs / "raised" / "journal.db"
+    best = max(row["value"] for row in summary(folded(raised))["trials"] if row["valid"])
+    raised.write_bytes(raised.read_bytes().replace(f":{best!r}".encode(), f":99{repr(best)[2:]}".encode()))
+    rows = told(capsys, "runs", "--runs", str(runs), "--best", "output_tok_s")
+    assert rows[1]["best"]["value"] > rows[0]["best"]["value"] == best
+    assert [(row["run"], row["finding"]) for row in rows] == [("eagle3-lab", 0), ("raised", 11)]
+    assert main(["runs", "--runs", str(runs), "--best", "output_tok_s"]) == 0
+    assert "THE RECORD DOES NOT HOLD: finding 11" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_the_trend(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +115,27 @@ def test_the_trend(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sides = rows[0]["confirmed"]
     assert sides["winner"] / sides["baseline"] == pytest.approx(rows[0]["ratio"], rel=0.01), "the numbers shown agree"
     assert f"{sides['baseline']:.5g}" in shown
-    assert told(capsys, "runs", "--runs", str(runs), "--trend", "other") == []
+    file = str(Path(__file__).parents[2] / "playbooks" / "eagle3-tune.yaml")
+    assert told(capsys, "runs", "--runs", str(runs), "--trend", file) == rows
+    assert main(["runs", "--runs", str(runs), "--trend", "eagle-tune"]) == 2
+    assert "did you mean `eagle3-tune`?" in capsys.readouterr().err
+
+
+def test_what_cannot_be_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file in the place of the folder of runs, no places, and an output that takes nothing."""
+    (tmp_path / "file").touch()
+    assert main(["runs", "--runs", str(tmp_path / "file")]) == 2
+    assert "is no folder" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["search", "x", "--limit", "0"])
+    assert ended.value.code == 2
+    command = [sys.executable, "-m", "agent", "rules"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        2,
+        "E_OUTPUT: what this command says cannot be written: No space left on device",
+    )
 
 
 def found(capsys: pytest.CaptureFixture[str], runs: Path, words: str, *more: str) -> list[tuple[str, int]]:
