@@ -171,9 +171,13 @@ def standing_still(run: Any) -> str:
     from agent.core.campaign.decide import left_behind
 
     campaign = folded(run.journal)
-    if left_behind(campaign) and not (campaign.opened is not None and campaign.opened.rehearsal):
+    if not campaign.keys():
+        return "nothing of it was left running"
+    if campaign.opened is not None and campaign.opened.rehearsal:
+        return "nothing of it is running: its hosts were simulated, and went with it"
+    if left_behind(campaign):
         return "" if "finally" in (state.name for state in campaign.plan.states) else "its graph has no `finally`"
-    return "the server that it put back is not its own" if campaign.keys() else "nothing of it was left running"
+    return "the server that it put back is not its own"
 
 
 def changed_plan(run: Any, opened: Opened, *, rebase: bool) -> Plan | None:

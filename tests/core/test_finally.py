@@ -8,12 +8,15 @@ import pytest
 
 from agent.core.campaign.choices import choose_finally, concluded
 from agent.core.campaign.keep import REPLACED
+from agent.core.campaign.parts import Launch, Record
 from agent.core.campaign.state import Campaign
 from agent.core.events import Concluded, Moved
+from agent.core.plan import Trial
 from agent.core.search import Finished
 from agent.core.statistics import Comparison
 from tests.core.test_engine import opened
 
+LEFT = "what was to be left"
 ENDS = {
     "success": {"word": "goal met", "winner": "m-4", "exit": 0},
     "no gain": {"word": "not improved", "exit": 1},
@@ -43,6 +46,22 @@ def test_the_replaced_command_comes_back(end: str, stopping: bool) -> None:
     campaign.moves.append(way)
     again = choose_finally(campaign)
     assert (again.outcome, again.proposal) == ("stop", None), "it did not come up: it is not tried for ever"
+
+
+@pytest.mark.parametrize(
+    ("stopping", "health_s", "why"),
+    [
+        (True, 9.0, "the operator's order"),
+        (False, 9.0, f"{LEFT} came up and did not hold"),
+        (False, None, f"{LEFT} did not come up"),
+    ],
+)
+def test_why_what_was_to_be_left_goes(stopping: bool, health_s: float | None, why: str) -> None:
+    """A winner that had come up and is stopped after the end is not said to have failed."""
+    record = Record(Trial(id="final", role="final", of="m-4"), "l9")
+    launch = Launch("l9", "final", health_s=health_s)
+    campaign = at_the_end("success", "winner", stopping=stopping, history=[record], launches={"l9": launch})
+    assert choose_finally(campaign).because == f"{why}: nothing of this run is left running"
 
 
 @pytest.mark.parametrize("end", ENDS)

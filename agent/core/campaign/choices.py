@@ -362,8 +362,12 @@ def choose_finally(campaign: Campaign) -> Choice:
     if mode == "stop" or finals or "launch" in passed:
         if "stop" in passed:
             return Choice(outcome="leave", because="everything of this run has been stopped")
-        because = f"what was to be left did not come up: {nothing}" if finals else nothing
-        return Choice(outcome="stop", because=because)
+        if campaign.stopping:
+            return Choice(outcome="stop", because=f"the operator's order: {nothing}")
+        if finals:
+            up = campaign.launches[finals[-1].launch].health_s is not None
+            nothing = f"what was to be left {'came up and did not hold' if up else 'did not come up'}: {nothing}"
+        return Choice(outcome="stop", because=nothing)
     return _restore(campaign) if mode == "restore" else _leave_winner(campaign)
 
 
