@@ -20,7 +20,7 @@ from agent.errors import AgentError
 
 REPEATS_MAX = 50
 """How often it may name a point that is known before one is drawn instead."""
-INSTALL = "pip install 'campaign-agent[optuna]'"
+INSTALL = "pip install 'campaign-agent[optuna]'; in a checkout: pip install -e '.[optuna]'"
 
 
 def require(plan: Plan) -> None:

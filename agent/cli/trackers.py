@@ -11,6 +11,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -131,12 +132,12 @@ def write_wandb(campaign: Campaign, source: dict[str, str], dest: Path) -> str:
 
 def write_trackio(campaign: Campaign, source: dict[str, str], dest: Path) -> str:
     """Write into Trackio's SQLite file below ``dest``; return the folder, which TRACKIO_DIR names for its dashboard."""
+    if find_spec("trackio") is None:
+        raise missing("trackio", "trackio")
     dest.mkdir(parents=True, exist_ok=True)
     with _environment(TRACKIO_DIR=str(dest.absolute()), HF_HUB_OFFLINE="1"), contextlib.redirect_stdout(None):
-        try:
-            import trackio
-        except ImportError as error:
-            raise missing("trackio", "trackio") from error
+        import trackio  # only now: it reads the variables and makes its folder when it is imported
+
         assert campaign.opened is not None
         for item, launch in _launches(campaign):
             config = _params(item) | _tags(campaign, source, item, launch)

@@ -177,7 +177,7 @@ def missing(extra: str, package: str) -> AgentError:
     """Say that an export needs a package that is not installed."""
     return AgentError(
         f"this export needs {package}, which is not installed",
-        f"pip install 'campaign-agent[{extra}]'",
+        f"pip install 'campaign-agent[{extra}]'; in a checkout: pip install -e '.[{extra}]'",
         "E_EXTRA",
         exit=Exit.USAGE,
     )

@@ -218,6 +218,8 @@ def test_nothing_is_written_over(run: Path, tmp_path: Path, form: str, capsys: p
     (dest / "journal.db").write_text("mine")
     assert main(["export", str(run), str(dest), "--as", form]) == 2
     assert "is there already" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["export", str(run), str(dest), "--bundle", "--as", "csv"])
     assert {path.name for path in dest.iterdir()} == {"mine", "journal.db"}
 
 
@@ -400,4 +402,5 @@ def test_a_missing_package_is_said_with_its_remedy(run: Path, tmp_path: Path, fo
     command = [sys.executable, "-c", block, "export", str(run), str(tmp_path / "x"), "--as", form]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert f"pip install 'campaign-agent[{form}]'" in done.stderr
+    assert f"pip install 'campaign-agent[{form}]'; in a checkout: pip install -e '.[{form}]'" in done.stderr
+    assert not (tmp_path / "x").exists()
