@@ -201,6 +201,8 @@ def _trials(report: dict[str, Any]) -> list[str]:
     for row in report["trials"]:
         verdict = "valid" if row["valid"] else row["finding"] or ("left running" if row["role"] == "final" else "–")
         tone = "good" if row["valid"] else "bad" if row["finding"] else "dim"
+        if row["verdict"]:  # a hypothesis: whether its numbers count is not what one wants to know
+            verdict, tone = row["verdict"], {"supported": "good", "refuted": "bad"}.get(row["verdict"], "dim")
         rows.append(
             [
                 text(row["trial"]),
@@ -210,7 +212,7 @@ def _trials(report: dict[str, Any]) -> list[str]:
                 _number(row["deviation"], 2),
                 str(row["repeats"] or ""),
                 f'<span class="{tone}">{text(verdict)}</span>',
-                text(row["label"]),
+                text(row["because"] if row["verdict"] else row["label"]),
             ]
         )
     return ["<h2>Trials</h2>", _table(heads, rows)]
