@@ -41,6 +41,22 @@ def test_it_goes_on_where_it_was(role: str) -> None:
     replay(journal)
 
 
+def test_the_lease_is_given_back_although_answers_get_lost() -> None:
+    """A release whose request never arrived would leave the host to nobody for half an hour."""
+    dropped: Counter[str] = Counter()
+
+    def drop(request: str, action: Any) -> bool:
+        dropped["release"] += "release" in request
+        return "release" in request and dropped["release"] <= LOST
+
+    journal, box = MemoryJournal(), Box(drop=drop)
+    campaign = run(journal, box, None, FastClock())
+    asked = [action for request, action in box.asked if "/release" in request]
+    assert (len(asked), campaign.moves[-1].state) == (LOST + 1, "done")
+    assert {action.ttl_s for action in asked} == {0}
+    replay(journal)
+
+
 def test_it_does_not_wait_for_ever() -> None:
     """After minutes without any answer the state goes on without one, and what needs it is unknown."""
     journal, box = MemoryJournal(), Box(lose=lambda request, action: "/l1/health-wait/1/inspect" in request)

@@ -27,6 +27,8 @@ TRIES = 3
 LINK_AWAY_S = 300.0
 """For so long it is asked again after that, with growing pauses: a laptop changes its network, and a launch that took a
 quarter of an hour is still there when it comes back. A state's own time limit ends this sooner."""
+RELEASE_S = 60.0
+"""The same for a lease that is given back at the end, which ends by itself half an hour later."""
 PATIENCE_S_MAX = 20.0
 
 
@@ -86,20 +88,20 @@ def known(answer: Answer | None) -> bool:
     return answer is not None and isinstance(answer.outcome, Completed)
 
 
-def sure(context: Context, role: str, action: Action) -> Step:
+def sure(context: Context, role: str, action: Action, away_s: float = LINK_AWAY_S) -> Step:
     """Ask until an answer tells something, for as long as a link may be away; then go on without."""
     answer = context.last(role)
     if answer is None:
         return Step(ask=[(role, action)])
     if answer.outcome is None:
         return Step()
-    return ask_again(context, context.visit.of(role), (role, action))
+    return ask_again(context, context.visit.of(role), (role, action), away_s)
 
 
-def ask_again(context: Context, answers: list[Answer], ask: tuple[str, Action]) -> Step:
+def ask_again(context: Context, answers: list[Answer], ask: tuple[str, Action], away_s: float = LINK_AWAY_S) -> Step:
     """Ask again when the newest of these answers was lost: at once at first, then after pauses; else done."""
     lost = _lost_last(answers)
-    if not lost or given_up(context, answers):
+    if not lost or given_up(context, answers, away_s):
         return Step(done=True)
     if len(lost) < TRIES:
         return Step(ask=[ask])
@@ -112,10 +114,10 @@ def ask_again(context: Context, answers: list[Answer], ask: tuple[str, Action]) 
     return Step(ask=[ask])
 
 
-def given_up(context: Context, answers: list[Answer]) -> bool:
+def given_up(context: Context, answers: list[Answer], away_s: float = LINK_AWAY_S) -> bool:
     """Whether these were lost so often and for so long that nobody asks again."""
     lost = _lost_last(answers)
-    return len(lost) >= TRIES and context.evidence.now - (lost[0].closed_s or 0.0) >= LINK_AWAY_S
+    return len(lost) >= TRIES and context.evidence.now - (lost[0].closed_s or 0.0) >= away_s
 
 
 def _lost_last(answers: list[Answer]) -> list[Answer]:

@@ -21,7 +21,7 @@ from ..probes.inputs import changed_inputs
 from ..servers import kind_of
 from ..values import Finding, Result, Verdict, worst
 from . import choices, inquiry
-from .common import Context, Step, again, inputs_action, merge, sure
+from .common import RELEASE_S, Context, Step, again, inputs_action, merge, sure
 from .examine import passed_states, told_guards
 from .keep import REPLACED
 from .lease import fenced, lease_of, look_up, refused, untouched
@@ -276,7 +276,8 @@ def _leave(campaign: Campaign, context: Context, outcome: str, because: str) -> 
     """Give up what is still open, await it, then move."""
     visit = context.visit
     # Giving the lease back is part of leaving: given up itself, it would lock the host to everybody for half an hour.
-    given_up = [answer for answer in visit.open() if answer.role != "release" and not isinstance(answer.action, Cancel)]
+    kept = {"release", "patience"} if visit.of("release") else {"release"}
+    given_up = [answer for answer in visit.open() if answer.role not in kept and not isinstance(answer.action, Cancel)]
     waiting = [answer.request for answer in given_up]
     fresh = tuple(request for request in waiting if not is_cancelled(campaign, request))
     if fresh:
@@ -322,11 +323,10 @@ def _release(campaign: Campaign, visit: Visit, target: str) -> list[Any] | None:
     ours = any(launch.key and not launch.gone for launch in campaign.launches.values())
     if not campaign.leased or (target == HOLD and ours):
         return None
-    asked = visit.of("release")
-    if asked:
-        return [] if asked[-1].outcome is None else None
     context = Context(campaign, visit, evidence_of(campaign, visit))
-    return list(_requests(context, [("release", lease_of(campaign, give_back=True))]))
+    # A lost answer would leave the host leased to nobody; a host that is gone must not keep the run from its end.
+    step = sure(context, "release", lease_of(campaign, give_back=True), away_s=RELEASE_S)
+    return None if step.done else list(_requests(context, step.ask))
 
 
 def _move(
