@@ -46,6 +46,13 @@ _TICK = Instructed(order=Note(text=""))
 """Stands for an input of which only the time matters."""
 
 
+def last_written(path: Path) -> int:
+    """Return when the last entry was recorded, in nanoseconds of Unix time; 0 = none was. Codes as of ``outline``."""
+    with reading(path) as connection:
+        row = connection.execute("SELECT wall_ns FROM event ORDER BY seq DESC LIMIT 1").fetchone()
+        return int(row[0]) if row is not None else 0
+
+
 def outline(path: Path, least: int = FROM_ENTRIES) -> list[Entry] | None:
     """Return the entries that make the summary, in order, blobs not loaded.
 
