@@ -66,6 +66,8 @@ class PlaybookError(AgentError):
     """The playbook cannot be used; every problem found is listed, nothing was contacted."""
 
     problems: tuple[Problem, ...] = field(default=(), kw_only=True)
+    unchecked: str = field(default="", kw_only=True)
+    """What could not be looked at before these are right; more problems may be there."""
     code: str = "E_PLAYBOOK"
 
     def __str__(self) -> str:

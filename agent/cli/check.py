@@ -1,4 +1,4 @@
-"""``agent check PLAYBOOK``: read, check and resolve a playbook, and say everything that is wrong. Contacts nothing.
+"""``agent check PLAYBOOK``: read, check and resolve a playbook, and say what is wrong. Contacts nothing.
 
 What the rules know is said as well (``agent rules``): of the baseline, and of every trial that is known beforehand.
 Errors end with exit code 2, warnings and notes do not.
@@ -28,7 +28,9 @@ FILE_MAX = 64 << 20
 
 def add(commands: Any) -> None:
     """Add the command to the command line."""
-    command = commands.add_parser("check", help="check a playbook and say everything that is wrong; contacts nothing")
+    command = commands.add_parser(
+        "check", help="check a playbook and say what is wrong with it, and where; contacts nothing"
+    )
     command.add_argument("playbook", type=Path, nargs="?")
     command.add_argument("--explain", default="", metavar="ID", help="explain a rule (SGL001) and where it comes from")
     command.add_argument("--notes", action="store_true", help="also what is good to know and no fault")
@@ -53,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
         plan = load_plan(text, name, reader(args.playbook.parent))
     except PlaybookError as error:
         problems = error.problems or (Problem(error.code, error.what, name, remedy=error.remedy),)
-        return _refuse(name, list(problems), as_json=args.json)
+        return _refuse(name, list(problems), as_json=args.json, unchecked=error.unchecked)
     from agent.cli.linter import hits
 
     found = [hit for hit in hits(plan, text, name) if args.notes or args.json or hit.level != "note"]
@@ -72,18 +74,21 @@ def main(args: argparse.Namespace) -> int:
     return int(Exit.OK)
 
 
-def _refuse(name: str, problems: list[Problem], hints: list[Problem] | None = None, *, as_json: bool) -> int:
+def _refuse(
+    name: str, problems: list[Problem], hints: list[Problem] | None = None, *, as_json: bool, unchecked: str = ""
+) -> int:
     from agent.cli.text import one_line, safe
     from agent.errors import Exit
 
     if as_json:
         found = {"problems": [vars(one) for one in problems], "hints": [vars(one) for one in hints or ()]}
-        print(json.dumps({"ok": False, **found}))
+        print(json.dumps({"ok": False, **found, "unchecked": unchecked}))
         return int(Exit.USAGE)
     for problem in [*problems, *(hints or ())]:
         print(safe(str(problem)), file=sys.stderr)
     count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-    print(f"{one_line(name)}: {count}; nothing was contacted", file=sys.stderr)
+    more = f", and more may follow: {unchecked} can be checked only when these are right" if unchecked else ""
+    print(f"{one_line(name)}: {count}{more}; nothing was contacted", file=sys.stderr)
     return int(Exit.USAGE)
 
 

@@ -37,18 +37,22 @@ _TP_NAMES = ("tp", "tp-size", "tensor-parallel-size")
 _GENERIC = re.compile(r"(?:.*/)?(?:python[\d.]*|bash|sh|dash|zsh|node|java|perl|ruby|env|sudo|uv|poetry|-m|\W*)")
 
 
+TOGETHER, RULES = "how values fit together", "the rules of the engine"
+"""What is looked at only when each value is right for itself, and only when all of them fit."""
+
+
 def load_plan(text: bytes, file: str, read: Read) -> plan.Plan:
-    """Read, check and resolve a playbook; PlaybookError lists everything that is wrong with it."""
+    """Read, check and resolve a playbook; PlaybookError lists what is wrong with it, and what was not looked at."""
     document = compose(text, file)
     findings = Findings(document)
     check_words(findings)
     playbook = _read_playbook(document, findings)
-    if playbook is None or document.problems:
-        findings.stop()
+    cannot_go_on = playbook is None or bool(document.problems)
+    allow = allowances(text.decode("utf-8", "replace"), findings)
+    if playbook is None or cannot_go_on:
+        findings.stop(TOGETHER)
         raise PlaybookError("the playbook cannot be used")
     plan_ = resolve(playbook, read=read, findings=findings)
-    allow = allowances(text.decode("utf-8", "replace"), findings)
-    findings.stop()
     return plan_.model_copy(update={"allow": allow}) if allow else plan_
 
 
@@ -139,7 +143,7 @@ class _Resolver:
         check_warmup(playbook, resolved, self.findings)
         check_metrics(playbook, self.findings)
         check_profile(resolved, self.findings)
-        self.findings.stop()
+        self.findings.stop(RULES)
         return resolved
 
     def accuracy(self) -> Any:

@@ -22,6 +22,8 @@ SIZE_MAX = 1 << 20
 DEPTH_MAX = 50
 ALIASES_MAX = 32
 NODES_MAX = 10_000
+VALUES = "keys and values"
+"""What is not looked at while the file is not YAML."""
 PROBLEMS_MAX = 100
 INT_MAX = 2**63
 
@@ -329,7 +331,7 @@ def _decode(raw: bytes, file: str) -> str:
 
 def _refuse(problem: Problem, remedy: str = "") -> PlaybookError:
     done = Problem(**{**_fields(problem), "remedy": remedy or problem.remedy})
-    return PlaybookError("the file cannot be read as YAML", problems=(done,))
+    return PlaybookError("the file cannot be read as YAML", problems=(done,), unchecked=VALUES)
 
 
 def _fields(problem: Problem) -> dict[str, Any]:
@@ -356,20 +358,22 @@ def compose(text: bytes, file: str) -> Document:
     try:
         top = composer.compose()
     except _StopReadingError:
-        raise PlaybookError("the file cannot be read as YAML", problems=tuple(composer.problems)) from None
+        raise PlaybookError(
+            "the file cannot be read as YAML", problems=tuple(composer.problems), unchecked=VALUES
+        ) from None
     except (pyyaml.error.MarkedYAMLError, pyyaml.reader.ReaderError) as error:
         last = (
             _syntax(error, file)
             if isinstance(error, pyyaml.error.MarkedYAMLError)
             else Problem("E_CONTROL", "a character that YAML does not allow", file, 1, 1, remedy="remove it")
         )
-        raise PlaybookError("the file is not YAML", problems=(*composer.problems, last)) from None
+        raise PlaybookError("the file is not YAML", problems=(*composer.problems, last), unchecked=VALUES) from None
     if top is None or not isinstance(top.value, dict):
         found = "nothing" if top is None or top.value is None else type(top.value).__name__
         place = (top.line, top.column) if top is not None else (1, 1)
         remedy = "begin with `playbook: NAME`"
         problem = Problem("E_SCHEMA_TOP", "the top of a playbook is a mapping", file, *place, "", found, remedy)
-        raise PlaybookError("not a playbook", problems=(*composer.problems, problem))
+        raise PlaybookError("not a playbook", problems=(*composer.problems, problem), unchecked=VALUES)
     return Document(file, top.value, top, composer.problems)
 
 
@@ -377,5 +381,5 @@ def load(text: bytes, file: str) -> Document:
     """Read one document; raise PlaybookError with everything that is wrong with it."""
     document = compose(text, file)
     if document.problems:
-        raise PlaybookError("the file is not strict YAML", problems=tuple(document.problems))
+        raise PlaybookError("the file is not strict YAML", problems=tuple(document.problems), unchecked=VALUES)
     return document

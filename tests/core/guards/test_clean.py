@@ -204,6 +204,14 @@ def test_the_port_is_free_or_somebody_is_named(
     assert (verdict.result, verdict.finding) == (result, finding)
 
 
+def test_the_holder_of_a_port_is_told_by_what_it_runs() -> None:
+    """The path of a program may be longer than what is shown elsewhere: the server behind it must be seen."""
+    program = "/srv/environments/inference/production/.venv/lib/long/bin/python3"
+    line = f"{program} -m sglang.launch_server --port 30000"
+    scene = Scene().look(processes=processes((88, 1, 88, line)), sockets=sockets((30000, 88)))
+    assert scene.owned("k 4000 500 S sh").judge("port_free").saw.endswith(line)
+
+
 def test_a_busy_gpu_is_not_disturbed() -> None:
     """Load that is not ours is a reason to ask, not to kill."""
     busy = Scene(gpus=1).look(gpus=gpus([9000], [80]), gpu_apps=(0, "GPU-0, 77, python, 8990"))

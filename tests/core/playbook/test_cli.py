@@ -47,7 +47,26 @@ def test_problems_have_places(playbook: Path, capsys: pytest.CaptureFixture[str]
     assert f"{playbook}:7:1: E_UNKNOWN_FIELD: sede: no such key\n    did you mean `seed`?\n" in shown.err
     place, remedy = f"{playbook}:8:16: E_DURATION: budget.time", "write 5s or 5ms, whichever is meant"
     assert f"{place}: a duration has a unit (found 5)\n    {remedy}\n" in shown.err
-    assert shown.err.endswith("2 problems; nothing was contacted\n")
+    last = "2 problems, and more may follow: how values fit together can be checked only when these are right"
+    assert shown.err.endswith(f"{last}; nothing was contacted\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "unchecked"),
+    [
+        ("a: [\n", "keys and values"),
+        ("sede: 1\n", "how values fit together"),
+        ("benchmark: {warmup: 0}\n", "the rules of the engine"),
+        ("  flags: {swa-full: true, ctx-checkpoints: 1}\n# agent: allow X\n", "the rules of the engine"),
+    ],
+)
+def test_what_is_not_looked_at_yet_is_said(
+    text: str, unchecked: str, playbook: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A step that finds something is the last one, and says which step comes next."""
+    playbook.write_text(HEAD + text)
+    assert main(["check", str(playbook), "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["unchecked"] == unchecked
 
 
 def test_json(playbook: Path, capsys: pytest.CaptureFixture[str]) -> None:
