@@ -13,13 +13,38 @@ from .playbook_benchmark import Accuracy, Benchmark, Extract, Repeats
 from .probes.accuracy import SCRIPT as ACCURACY_SCRIPT
 from .probes.benchmark import BUILTIN, OWN_SCRIPTS, TOOLS
 from .probes.benchmark import TOOL as TOOL_SCRIPT
-from .wording import Path
+from .wording import Path, did_you_mean
 from .workloads import SETS
 
 Digest = Callable[[str, Path], str]
 _OWN = ("prompts", "output_tokens", "requests", "concurrency", "workloads", "warmup")
 """What only the agent's own load reads; a script or a tool has arguments of its own."""
 TOOL = "builtin:tool"
+LOAD_FLAGS = frozenset(
+    [
+        "--api",
+        "--chat",
+        "--concurrency",
+        "--flush",
+        "--host",
+        "--model",
+        "--output-tokens",
+        "--port",
+        "--prompts",
+        "--prompts-file",
+        "--request",
+        "--requests",
+        "--seed",
+        "--stop-at-eos",
+        "--timeout",
+        "--unique-prefix",
+        "--warmup",
+        "--warmup-tokens",
+        "--workloads",
+        "--workloads-file",
+    ]
+)
+"""What the agent's own load takes; anything else ends it before its first request."""
 
 
 def resolve_benchmark(own: Benchmark, digest: Digest, findings: Findings) -> plan.Benchmark:
@@ -65,6 +90,12 @@ def _check(own: Benchmark, findings: Findings) -> None:
             if key in written:
                 who = own.tool or own.script
                 refuse(key, f"only the agent's own load reads this; {who} does not", f"write it among `args` of {who}")
+    if not own.tool and own.script in (None, "builtin"):
+        for place, word in enumerate(own.args):
+            name = word.partition("=")[0]
+            if name.startswith("--") and not any(flag.startswith(name) for flag in LOAD_FLAGS):
+                remedy = did_you_mean(name, LOAD_FLAGS)
+                findings.add("E_REF", (*path, "args", place), "the agent's own load has no such flag", remedy)
     for key in ("command", "metrics"):
         if key in written and not own.tool:
             refuse(key, "it belongs to a tool", "write `tool: command`, or leave it out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from . import plan
 from .check import Findings
 from .fields import UNSET
+from .guards import Guard
 from .guards.valid import BenchValid
 from .playbook import Playbook
 from .resolve_owned import changed
@@ -82,13 +84,25 @@ def check_warmup(playbook: Playbook, resolved: plan.Plan, findings: Findings) ->
     """Refuse to send nothing beforehand where a guard wants it: no result would count."""
     if playbook.benchmark.warmup or playbook.server.kind == "command" or playbook.benchmark.tool:
         return
-    guards = [guard for state in resolved.states for guard in state.guards]
-    if any(isinstance(guard, BenchValid) and not guard.cold_ok for guard in guards):
-        remedy = (
-            "write `warmup: 1`; if it is meant, `states: {benchmark: {guards: [{guard: bench_valid, cold_ok: true}]}}`"
-        )
+    for state in resolved.states:
+        if not any(isinstance(guard, BenchValid) and not guard.cold_ok for guard in state.guards):
+            continue
+        own = playbook.states.get(state.name)
+        words = ", ".join(_spelled(guard) for guard in state.guards)
+        meant = f"`states: {{{state.name}: {{guards: [{words}]}}}}`"
+        if own is not None and own.guards is not None:
+            meant = f"`cold_ok: true` at that guard of {state.name}"
         message = "bench_valid holds no result that begins with cold requests"
-        findings.add("E_CONFLICT", ("benchmark", "warmup"), message, remedy)
+        findings.add("E_CONFLICT", ("benchmark", "warmup"), message, f"write `warmup: 1`; if it is meant, {meant}")
+        return
+
+
+def _spelled(guard: Guard) -> str:
+    """Write a guard of the ladder as a playbook does, bench_valid with what allows cold requests."""
+    options = {**guard.model_dump(by_alias=True, exclude_defaults=True), "guard": guard.guard}
+    options |= {"cold_ok": True} if isinstance(guard, BenchValid) else {}
+    others = [f"{key}: {json.dumps(value)}" for key, value in options.items() if key != "guard"]
+    return f"{{{', '.join([f'guard: {guard.guard}', *others])}}}" if others else guard.guard
 
 
 def _written(playbook: Playbook, resolved: plan.Plan) -> Iterator[tuple[Path, str, str, tuple[Any, ...]]]:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
+
+import agent.hosts
+from agent.core.resolve_benchmark import LOAD_FLAGS
 
 from . import HEAD, plan, problems
 
@@ -37,6 +43,12 @@ def test_what_would_be_ignored_is_refused(text: str, code: str, where: str) -> N
     assert found, text
     assert code in {one.code for one in found} or code == "E_VALUE", found
     assert any(where in one.field for one in found), found
+
+
+def test_the_flags_of_the_load_are_known() -> None:
+    """Those that its own parser takes, and no others."""
+    script = (Path(agent.hosts.__file__).parent / "scripts" / "bench.py").read_text()
+    assert set(re.findall(r'add_argument\("(--[a-z-]+)"', script)) == LOAD_FLAGS
 
 
 def test_a_tool_is_written_out_in_full() -> None:
