@@ -61,7 +61,7 @@ class Findings:
             found.append(Problem("E_MORE", message, self.document.file, found[-1].line, found[-1].column))
         return tuple(found)
 
-    def stop(self, unchecked: str) -> None:
+    def stop(self, unchecked: str = "") -> None:
         """Raise PlaybookError if anything was found; ``unchecked``: what was not looked at for it."""
         if problems := self.all():
             raise PlaybookError("the playbook cannot be used", problems=problems, unchecked=unchecked)
