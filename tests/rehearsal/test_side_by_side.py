@@ -138,6 +138,16 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "TICK_S", 1.0)
 
 
+async def both_at_work(
+    box: LabBox, group: asyncio.TaskGroup, folder: Path
+) -> tuple[tuple[Run, Run], list[asyncio.Task[Campaign]]]:
+    """Begin two campaigns on GPUs of their own; return them and their tasks once both servers are under load."""
+    one, two = Run("one", "0,1,2,3", 8000), Run("two", "4,5,6,7", 8001)
+    tasks = [group.create_task(run.walk(box, folder)) for run in (one, two)]
+    await asyncio.wait_for(asyncio.gather(one.at_work.wait(), two.at_work.wait()), LIMIT_S)
+    return (one, two), tasks
+
+
 def test_two_campaigns_on_different_gpus_of_one_host(tmp_path: Path) -> None:
     """Both measure while the other's server is up, and come to the end that each alone comes to; one goes by UUIDs."""
 
@@ -183,9 +193,7 @@ def test_what_others_work_with_is_neither_taken_nor_ended(tmp_path: Path) -> Non
 
     async def body() -> None:
         async with lab(tmp_path) as box, asyncio.TaskGroup() as group:
-            one, two = Run("one", "0,1,2,3", 8000), Run("two", "4,5,6,7", 8001)
-            tasks = [group.create_task(run.walk(box, tmp_path)) for run in (one, two)]
-            await asyncio.wait_for(asyncio.gather(one.at_work.wait(), two.at_work.wait()), LIMIT_S)
+            (one, two), tasks = await both_at_work(box, group, tmp_path)
             _, before = await box.run("pgrep -f sglang[.]launch_server")
 
             words = "  replaces: {argv: [sglang.launch_server], user: root, expect: 2}"
@@ -232,9 +240,7 @@ def test_a_rank_that_dies_under_load_is_found_by_its_absence(tmp_path: Path) -> 
 
     async def body() -> None:
         async with lab(tmp_path) as box, asyncio.TaskGroup() as group:
-            one, two = Run("one", "0,1,2,3", 8000), Run("two", "4,5,6,7", 8001)
-            tasks = [group.create_task(run.walk(box, tmp_path)) for run in (one, two)]
-            await asyncio.wait_for(asyncio.gather(one.at_work.wait(), two.at_work.wait()), LIMIT_S)
+            (one, two), tasks = await both_at_work(box, group, tmp_path)
             _, rows = await box.run("nvidia-smi --query-compute-apps=pid,gpu_uuid --format=csv,noheader")
             pids = {uuid: pid for pid, uuid in (row.split(", ") for row in rows.splitlines())}
             await box.run(f"kill -KILL {pids[uuids(box)[2]]}")

@@ -143,9 +143,10 @@ def baseline_mib(evidence: Evidence, gpu: Gpu, now: Mapping[str, SectionResult],
     apps, still = read_apps(evidence.baseline.get("gpu_apps")), read_apps(now.get("gpu_apps"))
     holders = apps.by_uuid.get(before.uuid, ()) if apps else ()
     # rocm-smi does not say which GPU a process uses: nothing can be taken off there.
-    known_now = still is not None and not still.problem and before.uuid
-    here = {app.pid for app in still.by_uuid.get(before.uuid, ())} if still and known_now else None
-    gone = sum(app.used_mib or 0 for app in holders if here is not None and app.pid not in here)
+    gone = 0
+    if still is not None and not still.problem and before.uuid:
+        here = {app.pid for app in still.by_uuid.get(before.uuid, ())}
+        gone = sum(app.used_mib or 0 for app in holders if app.pid not in here)
     kept = max(before.used_mib - gone, driver_mib)
     processes = read_processes(evidence.baseline.get("processes")) or ()
     replaces = evidence.server.replaces

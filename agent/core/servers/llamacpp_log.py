@@ -28,7 +28,7 @@ _CONTEXT = re.compile(r"\bllama_context: (n_batch|n_ubatch|flash_attn|kv_unified
 _FLASH = re.compile(r"\b[Ff]lash [Aa]ttention (enabled|(?:is )?not supported, set to disabled|was auto, set to (\w+))")
 _CACHE = re.compile(r"\bllama_kv_cache\w*: +size = .{1,120}\bK \((\w{1,10})\).{1,40}\bV \((\w{1,10})\)", re.ASCII)
 
-_WORDS = {"enabled": "on", "disabled": "off", "auto": "auto", "true": True, "false": False, "1": True, "0": False}
+_WORDS = {"enabled": "on", "disabled": "off", "auto": "auto", "true": True, "false": False}
 _NAMES = {"n_batch": "batch-size", "n_ubatch": "ubatch-size", "flash_attn": "flash-attn", "kv_unified": "kv-unified"}
 
 PATTERNS = (
@@ -91,8 +91,8 @@ def on_gpu(log: tuple[str, ...]) -> dict[str, Any]:
         elif match := _DEVICE.search(line):
             devices.append(match[1])
         elif match := _CONTEXT.search(line):
-            name, word = _NAMES[match[1]], match[2]
-            values.setdefault(name, _WORDS.get(word, int(word) if word.isdecimal() else None))
+            value = int(match[2]) if match[2].isdecimal() else _WORDS.get(match[2])
+            values.setdefault(_NAMES[match[1]], bool(value) if match[1] == "kv_unified" else value)
         elif match := _FLASH.search(line):
             if values.get("flash-attn") == "auto":  # asked for as auto; this line says what it became
                 values["flash-attn"] = "on" if "enabled" in match[0] else "off"
@@ -101,7 +101,4 @@ def on_gpu(log: tuple[str, ...]) -> dict[str, Any]:
             values.setdefault("cache-type-v", match[2])
     if devices and all(_HOST_DEVICES.fullmatch(name) for name in devices):
         values.setdefault("gpu-layers", 0)
-    for name in ("batch-size", "ubatch-size"):
-        if isinstance(values.get(name), bool):  # a batch of 1 is a number
-            values[name] = int(values[name])
     return {name: value for name, value in values.items() if value is not None}
