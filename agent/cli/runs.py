@@ -97,8 +97,8 @@ def _audited(rows: list[dict[str, Any]], journals: dict[str, Path]) -> None:
     from agent.journal.verify import verify
 
     own = anchors_file()
+    anchors = [own] if own.is_file() else []
     for row in rows:
-        anchors = [own] if own.is_file() else []
         row["finding"] = verify(journals[row["run"]], anchors=anchors, blobs=False, indexes=False).finding
 
 

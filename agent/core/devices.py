@@ -87,8 +87,7 @@ def by_uuid(words: Sequence[str] | None) -> bool:
 
 def meant(word: str, gpus: Iterable[Gpu]) -> list[Gpu]:
     """Return the GPUs of a list that a word may mean; exactly one, or the word is wrong."""
-    index = int(word) if _INDEX.fullmatch(word) else None
-    return [gpu for gpu in gpus if (gpu.uuid.startswith(word) if index is None else gpu.index == index)]
+    return [gpu for gpu in gpus if names(word, gpu.index, gpu.uuid)]
 
 
 def names(word: str, index: int, uuid: str) -> bool:

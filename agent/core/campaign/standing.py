@@ -13,7 +13,7 @@ from ..guards.lifecycle import REMEDY, rank_of, worker_counts
 from ..observations import read_owned
 from ..probes.processes import read_processes
 from ..values import Finding, Result, Verdict
-from .common import TRIES, Context, Step
+from .common import Context, Step, ask_again
 
 ROLE = "ranks"
 
@@ -28,10 +28,14 @@ def standing(context: Context) -> Step:
         return _tick(context, since + guard.fall)
     asked = context.visit.of(ROLE)
     fresh = [answer for answer in asked if answer.asked_s >= since]
-    if not fresh or (fresh[-1].outcome is not None and fresh[-1].text() is None and len(fresh) < TRIES):
-        return Step(ask=[(ROLE, Owned(host=context.evidence.server.host, keys=(launch.key,)))])
+    ask = (ROLE, Owned(host=context.evidence.server.host, keys=(launch.key,)))
+    if not fresh:
+        return Step(ask=[ask])
     if fresh[-1].outcome is None:
         return Step()
+    step = ask_again(context, fresh, ask)
+    if not step.done:
+        return step
     verdict = _dead(context, fresh[-1].text()) or guard.fallen(context.evidence)
     if verdict is not None and verdict.result is Result.FAIL:
         return Step(done=True, verdict=verdict)

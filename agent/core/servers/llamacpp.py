@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..probes.benchmark import count, load_json, word
-from ..probes.http import get_section, post_section, read_http
+from ..probes.http import get_section, post_section
 from ..values import Finding
 from .base import Effective, Fatal, ServerKind
 from .llamacpp_log import PATTERNS, from_log, on_gpu, speculation_knobs
+from .served import json_of
 
 if TYPE_CHECKING:
     from ..actions import Section
@@ -172,12 +173,12 @@ class LlamaCpp(ServerKind):
 
     def effective(self, sections: Mapping[str, SectionResult], log: tuple[str, ...]) -> Effective | None:
         """Read what /props, /slots, /v1/models and the log show; None when not even /props does."""
-        props = _body(sections, "props")
+        props = json_of(sections, "props")
         if not isinstance(props, dict):
             return None
         values: dict[str, Any] = {}
         sources = ["/props"]
-        model, path = _model(_body(sections, "models")), word(props.get("model_path"))
+        model, path = _model(json_of(sections, "models")), word(props.get("model_path"))
         # agent-llama-server marks its model with the package it was asked for.
         asked = next((tag for tag in _tags(model) if tag.startswith("package:")), "")
         if asked or path:
@@ -188,7 +189,7 @@ class LlamaCpp(ServerKind):
             if isinstance(props.get(f"endpoint_{name}"), bool):
                 values[name] = props[f"endpoint_{name}"]
         values |= speculation_knobs(log)
-        slots = _body(sections, "slots")
+        slots = json_of(sections, "slots")
         total = count(props.get("total_slots"))
         if total:
             values["parallel"] = total
@@ -223,7 +224,7 @@ class LlamaCpp(ServerKind):
 
     def answer(self, sections: Mapping[str, SectionResult]) -> str | None:
         """See the base class."""
-        body = _body(sections, "answer")
+        body = json_of(sections, "answer")
         choices = body.get("choices") if isinstance(body, dict) else None
         first = choices[0] if isinstance(choices, list) and choices else None
         return word(first.get("text")) if isinstance(first, dict) and isinstance(first.get("text"), str) else None
@@ -258,12 +259,6 @@ def _layers_agree(asked: str, effective: Mapping[str, Any]) -> bool:
     if asked in ("all", "-2"):
         return found == total
     return asked.isdecimal() and len(asked) < 10 and found == min(int(asked), total)
-
-
-def _body(sections: Mapping[str, SectionResult], name: str) -> Any:
-    """Return the JSON of a section that was answered with 200, else None."""
-    found = read_http(sections.get(name))
-    return load_json(found[1]) if found is not None and found[0] == 200 else None
 
 
 def _model(models: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..observations import SectionResult
 from ..probes.benchmark import load_json, mapping, word
@@ -20,9 +21,12 @@ class Served:
 
 def served(sections: Mapping[str, SectionResult]) -> Served:
     """Read ``/v1/models`` (vLLM says the path as ``root``), SGLang's ``/get_model_info`` and llama.cpp's ``/props``."""
-    models = _body(sections, "models").get("data")
+    models = mapping(json_of(sections, "models")).get("data")
     rows = [mapping(row) for row in models[:100]] if isinstance(models, list) else []
-    paths = [_body(sections, "model_info").get("model_path"), _body(sections, "props").get("model_path")]
+    paths = [
+        mapping(json_of(sections, "model_info")).get("model_path"),
+        mapping(json_of(sections, "props")).get("model_path"),
+    ]
     paths += [row.get("root") for row in rows]
     return Served(_words(paths), _words([row.get("id") for row in rows]))
 
@@ -32,9 +36,10 @@ def alike(one: str, other: str) -> bool:
     return one.rstrip("/") == other.rstrip("/")
 
 
-def _body(sections: Mapping[str, SectionResult], name: str) -> Mapping[str, object]:
+def json_of(sections: Mapping[str, SectionResult], name: str) -> Any:
+    """Return the JSON of a section that was answered with 200, else None."""
     found = read_http(sections.get(name))
-    return mapping(load_json(found[1])) if found is not None and found[0] == 200 else {}
+    return load_json(found[1]) if found is not None and found[0] == 200 else None
 
 
 def _words(values: list[object]) -> tuple[str, ...]:
